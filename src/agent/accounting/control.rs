@@ -193,6 +193,19 @@ mod tests {
     }
 
     #[test]
+    fn the_first_interval_of_a_profile_is_never_that_of_a_stop() {
+        let control = Control::new();
+        control.reset(None);
+        assert_eq!(control.place_of(0), None);
+        control.reset(Interval::new(1000));
+        assert_eq!(control.place_of(1000), Some((0, 0)));
+        assert_eq!(control.place_of(0), None);
+        assert_eq!(control.fill(0, 1), Some(1));
+        assert_eq!(control.place_of(0), Some((1, 1)));
+        assert_eq!(control.place_of(2000), None);
+    }
+
+    #[test]
     fn a_request_is_taken_once() {
         let control = Control::new();
         control.reset(Interval::new(1000));

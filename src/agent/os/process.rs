@@ -174,7 +174,40 @@ mod tests {
         assert_eq!(arguments.next(), Some(first.as_bytes()));
         assert_eq!(arguments.count(), std::env::args_os().count());
         assert_ne!(random_u128(), random_u128());
-        assert!(start_ticks().is_some());
+        // Field 22, and the first behind the name is field 3.
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let mut fields = stat.rsplit_once(") ").unwrap().1.split(' ');
+        let start = fields.nth(22 - 3).unwrap().parse().ok();
+        assert_eq!(start_ticks(), start);
+    }
+
+    #[test]
+    fn the_kernel_counts_the_threads() {
+        let is_over = std::sync::Mutex::new(());
+        let until_over = is_over.lock().unwrap();
+        std::thread::scope(|scope| {
+            // A number of two digits.
+            for _ in 0..12 {
+                scope.spawn(|| drop(is_over.lock()));
+            }
+            // Other tests start and end threads meanwhile.
+            let listed = || std::fs::read_dir("/proc/self/task").unwrap().count() as u64;
+            assert!((0..1000).any(|_| threads() == listed()));
+            drop(until_over);
+        });
+    }
+
+    #[test]
+    fn a_thread_is_waited_for_until_it_is_gone() {
+        let (to_test, from_thread) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            to_test.send(tid()).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        });
+        let other = from_thread.recv().unwrap();
+        wait_until_gone(other);
+        assert!(!std::path::Path::new(&std::format!("/proc/self/task/{other}")).exists());
+        thread.join().unwrap();
     }
 
     #[test]

@@ -44,3 +44,40 @@ fn set_mask(mask: u64) -> u64 {
     };
     before
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mask() -> u64 {
+        let mut now = 0_u64;
+        // SAFETY: asks only; the place has the size that the kernel is told.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigprocmask,
+                libc::SIG_BLOCK,
+                core::ptr::null::<u64>(),
+                &raw mut now,
+                SET_BYTES,
+            )
+        };
+        now
+    }
+
+    fn bit(signal: i32) -> u64 {
+        1 << (signal - 1)
+    }
+
+    #[test]
+    fn no_signal_gets_in_until_it_is_dropped() {
+        // So that there is a mask to come back to.
+        set_mask(bit(libc::SIGUSR1) | bit(libc::SIGUSR2));
+        let before = mask();
+        let held = Held::unless_filtered();
+        assert!(held.is_some());
+        let never = bit(libc::SIGKILL) | bit(libc::SIGSTOP);
+        assert_eq!(mask(), !never);
+        drop(held);
+        assert_eq!(mask(), before);
+    }
+}

@@ -198,3 +198,36 @@ fn next_note(bytes: &[u8]) -> Option<ElfNote<'_>> {
         .unwrap_or(&[]);
     Some((kind, padded_name.get(..name_bytes)?, description, after))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_follow_each_other_at_multiples_of_four() {
+        let mut bytes = [0_u8; 12 + 4 + 8 + 12 + 8 + 2];
+        let mut at = bytes.iter_mut();
+        let mut put = |part: &[u8]| {
+            for (from, to) in part.iter().zip(at.by_ref()) {
+                *to = *from;
+            }
+        };
+        put(&[4, 0, 0, 0, 5, 0, 0, 0, 3, 0, 0, 0]);
+        put(b"GNU\0");
+        put(&[1, 2, 3, 4, 5, 0, 0, 0]);
+        put(&[5, 0, 0, 0, 2, 0, 0, 0, 9, 1, 0, 0]);
+        put(b"else\0\0\0\0");
+        put(&[6, 7]);
+        let (kind, name, description, rest) = next_note(&bytes).unwrap();
+        assert_eq!((kind, name), (3, &b"GNU\0"[..]));
+        assert_eq!(description, [1, 2, 3, 4, 5]);
+        // The padding behind the last one may be missing.
+        let (kind, name, description, rest) = next_note(rest).unwrap();
+        assert_eq!((kind, name), (265, &b"else\0"[..]));
+        assert_eq!(description, [6, 7]);
+        assert!(rest.is_empty());
+        assert_eq!(next_note(rest), None);
+        // One that is cut has no description.
+        assert_eq!(next_note(bytes.get(..20).unwrap()), None);
+    }
+}
