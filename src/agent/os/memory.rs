@@ -526,6 +526,109 @@ mod tests {
         assert!(!copy_if_mapped(from as u64, &mut to));
     }
 
+    /// Whether this is so in a forked child. `is_so` must be allowed there: other threads of this process are gone.
+    fn is_so_in_child(is_so: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child calls nothing but `is_so` and `_exit`.
+        match unsafe { libc::fork() } {
+            0 => {
+                let is_so = is_so();
+                // SAFETY: does not return.
+                unsafe { libc::_exit(i32::from(is_so)) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: the place is valid; the child is ours.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert!(libc::WIFEXITED(status), "{status:#x}");
+                libc::WEXITSTATUS(status) == 1
+            }
+        }
+    }
+
+    #[test]
+    fn a_forked_child_knows_that_it_is_one() {
+        let canary = ForkCanary::new();
+        assert!(!canary.is_forked_child());
+        canary.arm();
+        assert!(!canary.is_forked_child());
+        let is_noticed_once = || {
+            let is_noticed = canary.is_forked_child();
+            canary.arm();
+            is_noticed && !canary.is_forked_child()
+        };
+        assert!(is_so_in_child(is_noticed_once));
+        assert!(!canary.is_forked_child());
+    }
+
+    /// A shared mapping of a file that is removed again.
+    fn shared(name: &str) -> NonNull<u8> {
+        let name = std::format!("allocsample-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let c_path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        let file = crate::os::file::File::create_new(&c_path).unwrap();
+        file.truncate(PAGE as u64).unwrap();
+        let base = map_shared(file.number(), PAGE).unwrap();
+        crate::os::file::unlink(&c_path);
+        // SAFETY: just mapped, of this size.
+        unsafe { base.as_ptr().write_bytes(7, PAGE) };
+        base
+    }
+
+    #[test]
+    fn a_forked_child_has_a_shared_mapping_only_if_it_is_to_inherit_it() {
+        let base = shared("inherit");
+        let address = base.as_ptr().expose_provenance() as u64;
+        assert!(is_readable(address));
+        assert!(!is_so_in_child(|| is_readable(address)));
+        inherit(base, PAGE);
+        assert!(is_so_in_child(|| is_readable(address)));
+    }
+
+    #[test]
+    fn a_hole_is_filled_and_what_is_there_stays() {
+        let base = shared("hole");
+        // SAFETY: a page of this test's own in either process, mapped when it is called.
+        let content = || unsafe { base.as_ptr().read_volatile() };
+        let fill = || {
+            fill_hole(base, PAGE);
+            let was_empty = content() == 0;
+            // SAFETY: as above.
+            unsafe { base.as_ptr().write_volatile(9) };
+            // Once more: something is there now.
+            fill_hole(base, PAGE);
+            was_empty && content() == 9
+        };
+        assert!(is_so_in_child(fill));
+        fill_hole(base, PAGE);
+        assert_eq!(content(), 7);
+    }
+
+    #[test]
+    fn a_populated_mapping_is_in_memory() {
+        let name = std::format!("allocsample-populate-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let c_path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        let file = crate::os::file::File::create_new(&c_path).unwrap();
+        file.truncate(8 * PAGE as u64).unwrap();
+        let base = map_shared(file.number(), 8 * PAGE).unwrap();
+        crate::os::file::unlink(&c_path);
+        let resident = || {
+            let mut pages = [0_u8; 8];
+            // SAFETY: so many pages are mapped, and there is a byte for each.
+            let asked =
+                unsafe { libc::mincore(base.as_ptr().cast(), 8 * PAGE, pages.as_mut_ptr()) };
+            assert_eq!(asked, 0);
+            pages.iter().filter(|page| *page & 1 != 0).count()
+        };
+        assert_eq!(resident(), 0);
+        populate(base, 8 * PAGE);
+        const MADV_POPULATE_WRITE: i32 = 23;
+        // SAFETY: as above.
+        let again = unsafe { libc::madvise(base.as_ptr().cast(), PAGE, MADV_POPULATE_WRITE) };
+        // Kernels before 5.14 refuse.
+        assert_eq!(resident(), if again == 0 { 8 } else { 0 });
+    }
+
     #[test]
     fn a_copy_keeps_errno() {
         // SAFETY: errno is always there.
