@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "perl.h"
 #include "kit/memory.h"
+#include "kit/objects.h"
 #include "kit/resume.h"
 #include "kit/symbols.h"
 
@@ -134,10 +135,21 @@ static void enter_late(void)
         atomic_store(&is_unknown, true);
 }
 
-/* Few objects are perl, and nobody waits for the loader because of the others. */
+static void visit(void *argument, const struct object_file *file)
+{
+    static const char library[] = "libperl.so";
+    const char *slash = strrchr(file->path, '/');
+    if (strncmp(slash == NULL ? file->path : slash + 1, library, strlen(library)) == 0)
+        *(bool *)argument = true;
+}
+
+/* By its name in the list of mappings: an object that a stack has met may be gone, so nothing of it is read. Only where it is does
+ * anybody wait for the loader. */
 static void look(uintptr_t object)
 {
-    if (shim_services.symbol_of_object(object, "perl_construct") != NULL)
+    bool is_perl = false;
+    objects_each(object, visit, &is_perl);
+    if (is_perl)
         enter_late();
 }
 
