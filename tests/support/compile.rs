@@ -30,10 +30,12 @@ impl Program {
     /// The same, if the compiler has all that the flags ask for.
     pub fn compiled_if_possible(source: &str, flags: &[&str]) -> Option<Program> {
         let compiler = compiler(&bridge::program(source));
+        // Options for C++ are errors in C.
+        let language = if compiler[0] == "c++" { "c++" } else { "c" };
         let probe = Command::new(compiler[0])
             .args(&compiler[1..])
             .args(flags)
-            .args(["-x", "c", "-o", "/dev/null", "-"])
+            .args(["-x", language, "-o", "/dev/null", "-"])
             .stdin(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
