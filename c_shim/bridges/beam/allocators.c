@@ -1,11 +1,10 @@
-/* BEAM allocates everything through a table of allocators: process heaps, binaries, tables of ETS and so on. Each entry has three
- * functions, which are called through the table; ours stand in front of them, count the bytes down, and tell of the blocks that
- * are due. A block of another time, or one that was told while sampling was off, is known by the filter of sampled blocks as in
- * `free`, so our functions may come and go at any time.
+/* BEAM allocates everything through a table of allocators: process heaps, binaries, ETS tables and so on. Each entry has three
+ * functions. We replace them by our own, which count the bytes, report the blocks that are due, and call BEAM's. A free looks the
+ * block up in the filter of sampled blocks, as `free` does, so blocks from before or after our time there do no harm.
  *
- * The table is the exported variable `erts_allctrs`. Where it is not exported it is found in the data of the executable: a zero
- * entry, and then one for each of BEAM's names of allocators, with three addresses of code each. Nothing else looks like that, and
- * without exactly one such place the bridge does nothing. */
+ * The table is the exported variable `erts_allctrs`. Where it is not exported, we search the data of the executable for an empty
+ * entry that is followed by one with three addresses of code for each of BEAM's allocators. If there is not exactly one such place,
+ * the bridge does nothing. */
 #define _GNU_SOURCE
 #include "beam.h"
 #include "kit/countdown_threads.h"
@@ -145,7 +144,7 @@ static ALWAYS_INLINE void give_back(size_t allocator, uintptr_t type, void *extr
     next[allocator].free(type, extra, block);
 }
 
-/* Functions for each place in the table: what they are called with does not tell the place in all versions. */
+/* Every entry of the table has functions of its own, because not all versions pass them the number of their entry. */
 #define PLACES(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14) DO(15)
 #define DEFINE(N)                                                                                                      \
     static void *allocate_##N(uintptr_t type, void *extra, size_t size)                                                \

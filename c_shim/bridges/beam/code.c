@@ -1,10 +1,10 @@
 /* Which Erlang function an address of compiled code belongs to, by BEAM's own table of loaded modules.
  *
- * BEAM keeps three copies of the table, one of them in use, and replaces one when code is loaded. A copy is a row of address
- * ranges, sorted, each of which begins with the header of a module: the number of its functions, and farther on where each of them
- * begins. In front of a function stand its module, its name and its arity. No version exports the table, so it is found in the data
- * of the executable by its contents; and what the header has before its functions differs between versions, so their place
- * is found by what they point to. If either is not found, there are no frames.
+ * BEAM keeps three copies of the table, uses one of them, and replaces another when code is loaded. A copy is a sorted list of
+ * address ranges, one for each module. A range begins with the module's header: the number of functions and, further on, where each
+ * begins. A function's module, name and arity are stored in front of it. No version exports the table, so we find it by its
+ * contents. The header's fields differ between versions, so we find the list of functions by what it points to. If either search
+ * fails, there are no frames.
  *
  * All of it is read as foreign memory (foreign.h): a copy that is not in use may have been given back. */
 #define _GNU_SOURCE

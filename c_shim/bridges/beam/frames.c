@@ -25,7 +25,7 @@ enum {
     /* In a process, words from the heap's end to its size: other fields may be between. */
     SIZE_WITHIN = 5,
     KEYS = 64,
-    /* What is read of a stack: callers farther away are left out. */
+    /* How much of a stack is read; callers beyond that are left out. */
     STACK_BYTES = 256 << 10,
     PIECE_WORDS = 512,
     TERM_BITS = 3,
@@ -82,7 +82,7 @@ static bool find_layout(uintptr_t scheduler, struct layout *is)
     struct stack stack;
     if (scheduler == 0 || scheduler % WORD != 0)
         return false;
-    /* What is not a scheduler's may be shorter. */
+    /* The memory may end earlier if it is not a scheduler's. */
     struct iovec piece = {(void *)scheduler, sizeof data};
     size_t words = shim_services.copy_foreign(data, sizeof data, &piece, 1) / WORD;
     for (size_t i = 1; i < words; i++) {

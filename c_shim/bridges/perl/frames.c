@@ -1,10 +1,10 @@
-/* Perl's stack of the calling thread: the contexts of its interpreter, each of which has the statement that it came from.
+/* The calling thread's Perl stack, from its interpreter's contexts. Each context holds the statement that called it.
  *
- *     PL_curcop             the statement that runs
- *     PL_curstackinfo       stacks of contexts, newest first; perl begins one for each call that it makes itself
- *       context: sub        runs that statement, and was called by the one that it has noted
- *       context: eval ...   the same; blocks and loops are no frames
- *     what is left          the statement of the program's file
+ *     PL_curcop             the statement that is running
+ *     PL_curstackinfo       stacks of contexts, newest first; perl starts a new one for each call that it makes itself
+ *       context: sub        contains that statement, and holds the one that called the sub
+ *       context: eval ...   the same; blocks and loops are not frames
+ *     the last statement    is in the program's file
  *
  * malloc may be called while perl moves a stack, or takes an interpreter down. So all of it is foreign memory (foreign.h), and the
  * length of each chain is bounded.
@@ -176,7 +176,7 @@ static bool visit_contexts(struct walk *walk, uintptr_t contexts, size_t count, 
     return true;
 }
 
-/* Visits calls, newest first; `cop` is then the oldest statement. False: what is there is no stack of contexts. */
+/* Visits calls, newest first; `cop` is then the oldest statement. False: this is not a stack of contexts. */
 static bool each_call(struct walk *walk, uintptr_t *cop, visitor *visit)
 {
     const struct perl_layout *layout = walk->perl->layout;

@@ -19,7 +19,7 @@ enum { SV_BODY = 0, SV_FLAGS = 12, SV_ARRAY = 16, SV_HEAD_BYTES = 24, SV_TYPE = 
 enum { HEK_LENGTH = 4, HEK_TEXT = 8 };
 #define OP_TYPE 0x1ff
 
-/* Room for what is read at once, from the first field to the last. */
+/* Enough for all fields of a statement, or of a sub, that are read. */
 enum { COP_BYTES = 64, SUB_BYTES = 128 };
 
 /* Texts that are evaluated and have a number in the file of their subs. */
