@@ -167,14 +167,14 @@ impl Watch {
         self.last_map_cost_ns = cost_ns;
     }
 
-    /// At the end of the process: whether the last list of mappings is of another time, and one more may be read.
+    /// At the end of the process: whether the last list of mappings is of another time, and one more may be read. It may exceed
+    /// the budget, as long as a reading is cheap: it is the only one of its kind.
     pub fn is_last_map_due(&self, totals: &MemoryTotals) -> bool {
         let bytes = totals.anonymous_bytes;
         let elapsed_ns = totals.time_ns.saturating_sub(self.start_ns);
         let has_changed = bytes >= Self::LEAST_BYTES && !is_near(bytes, self.mapped.1, 16);
-        let has_grown = bytes > self.most_mapped_bytes + self.most_mapped_bytes / 4;
         (has_changed || self.has_more_resident(totals, elapsed_ns))
-            && (self.quarters_used(elapsed_ns) < 4 || has_grown && self.is_map_cheap())
+            && (self.quarters_used(elapsed_ns) < 4 || self.is_map_cheap())
     }
 
     /// How many quarters of the budget for the mappings are used when they are read once more, at the cost of the last time.
@@ -333,6 +333,12 @@ mod tests {
         assert!(!watch.is_last_map_due(&at(MS, 101 * MIB)));
         assert!(watch.is_last_map_due(&at(MS, 50 * MIB)));
         assert!(!watch.is_last_map_due(&at(MS, MIB)));
+        // Beyond the budget one more reading is cheap, or it is not taken.
+        for _ in 0..10 {
+            watch.mapped(&totals, 15 * MS);
+        }
+        assert!(watch.is_last_map_due(&at(MS, 107 * MIB)));
+        assert!(!watch.is_last_map_due(&at(MS, 106 * MIB)));
         watch.mapped(&totals, 50 * MS);
         assert!(!watch.is_last_map_due(&at(MS, 50 * MIB)));
     }
