@@ -107,4 +107,31 @@ mod tests {
             assert_eq!(pages.read::<8>(nowhere), None, "{nowhere:#x}");
         }
     }
+
+    /// The copies of a walk are those of the moment when it first looked, as long as there is room for them.
+    #[test]
+    fn the_last_pages_are_kept_and_the_oldest_one_is_given_up() {
+        let base = map((PAGES + 1) * PAGE).unwrap();
+        let at = |page: usize| base.as_ptr().expose_provenance() as u64 + (page * PAGE) as u64;
+        let set = |page: usize, value: u8| {
+            // SAFETY: just mapped, of this size, and not shared.
+            unsafe { base.as_ptr().add(page * PAGE).write(value) };
+        };
+        let mut pages = std::boxed::Box::new(ForeignPages::new());
+        for page in 0..PAGES {
+            set(page, 1);
+            assert_eq!(pages.read::<1>(at(page)), Some([1]));
+            set(page, 2);
+        }
+        for page in 0..PAGES {
+            assert_eq!(pages.read::<1>(at(page)), Some([1]), "{page}");
+        }
+        // One more takes the place of the first, which in turn takes that of the second.
+        assert_eq!(pages.read::<1>(at(PAGES)), Some([0]));
+        assert_eq!(pages.read::<1>(at(0)), Some([2]));
+        assert_eq!(pages.read::<1>(at(2)), Some([1]));
+        assert_eq!(pages.read::<1>(at(1)), Some([2]));
+        pages.forget();
+        assert_eq!(pages.read::<1>(at(3)), Some([2]));
+    }
 }

@@ -21,10 +21,10 @@ use super::modules::FoundObject;
 use crate::os;
 use crate::os::memory::copy_if_mapped;
 
-/// Modules that the table holds at most; more take the places of others.
-const SLOTS: usize = 1024;
 /// Entries of the loader's list that are read at most: another thread could make it a circle for a moment.
-const MOST_LISTED: usize = 8192;
+const MOST_LISTED: usize = 4096;
+/// Modules that the table holds: all that are listed, so that what is not in it is in no module.
+const SLOTS: usize = MOST_LISTED;
 /// How often the list is read again if it changed meanwhile.
 const ATTEMPTS: usize = 3;
 
@@ -125,8 +125,6 @@ pub struct ListedModules {
     program: AtomicU64,
     slots: [Slot; SLOTS],
     used: AtomicUsize,
-    /// Which place is given up next when all are in use.
-    oldest: AtomicUsize,
     /// The last entry of the list.
     last: Slot,
     /// Held by the thread that changes the table; others do without.
@@ -141,7 +139,6 @@ impl ListedModules {
             program: AtomicU64::new(0),
             slots: [const { Slot::new() }; SLOTS],
             used: AtomicUsize::new(0),
-            oldest: AtomicUsize::new(0),
             last: Slot::new(),
             is_changing: AtomicBool::new(false),
         }
@@ -262,8 +259,9 @@ impl ListedModules {
             };
             let program = (index == 0).then(|| self.program.load(Ordering::Relaxed));
             if let Some(listed) = self.listed(at, &entry, program) {
-                if is_mine {
-                    self.keep(&listed);
+                if is_mine && !self.keep(&listed) {
+                    self.empty();
+                    return Pass::Broken;
                 }
                 if listed.contains(address) {
                     found = Some(listed);
@@ -295,26 +293,38 @@ impl ListedModules {
             .or_else(|| examine(link_map, entry, program.unwrap_or(entry[BIAS])))
     }
 
-    /// Puts a module into the table, in place of what was there before. The thread that holds `is_changing`.
-    fn keep(&self, listed: &Listed) {
+    /// Puts a module into the table, in place of what was there before, if there is room. The thread that holds `is_changing`.
+    fn keep(&self, listed: &Listed) -> bool {
         let used = self.used.load(Ordering::Acquire);
         let overlaps = |slot: &&Slot| {
             (slot.read()).is_some_and(|old| old.start < listed.end && listed.start < old.end)
         };
-        if let Some(slot) = self.slots.iter().take(used).find(overlaps) {
-            return slot.write(listed);
-        }
+        let mut before = self.slots.iter().take(used).filter(overlaps);
         let empty = |slot: &&Slot| slot.read().is_some_and(|old| old.end == 0);
-        if let Some(slot) = self.slots.iter().take(used).find(empty) {
-            return slot.write(listed);
-        }
-        let index = match self.slots.get(used) {
-            Some(_) => used,
-            None => self.oldest.fetch_add(1, Ordering::Relaxed) % SLOTS,
+        let place = (before.next())
+            .or_else(|| self.slots.iter().take(used).find(empty))
+            .or_else(|| self.slots.get(used));
+        before.for_each(|slot| slot.write(&Listed::default()));
+        let Some(slot) = place else {
+            return false;
         };
-        if let Some(slot) = self.slots.get(index) {
-            slot.write(listed);
-            self.used.fetch_max(index + 1, Ordering::Release);
+        slot.write(listed);
+        if self
+            .slots
+            .get(used)
+            .is_some_and(|next| core::ptr::eq(next, slot))
+        {
+            self.used.store(used + 1, Ordering::Release);
+        }
+        true
+    }
+
+    /// Gives up all places: modules that are gone have most of them. The thread that holds `is_changing`.
+    fn empty(&self) {
+        for slot in &self.slots {
+            if slot.read().is_some_and(|listed| !listed.is_permanent) {
+                slot.write(&Listed::default());
+            }
         }
     }
 
@@ -400,124 +410,4 @@ fn words<const N: usize>(address: u64) -> Option<[u64; N]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use core::ffi::{c_int, c_void};
-    use std::vec::Vec;
-
-    /// A module as `dl_iterate_phdr` describes it.
-    struct Loaded {
-        bias: u64,
-        segments: Vec<(u64, u64)>,
-    }
-
-    unsafe extern "C" fn collect(
-        object: *mut libc::dl_phdr_info,
-        _size: usize,
-        modules: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the loader's structure, and the vector that `loaded` passes.
-        let (object, modules) = unsafe { (&*object, &mut *modules.cast::<Vec<Loaded>>()) };
-        // SAFETY: the program headers of a loaded module.
-        let headers = unsafe {
-            core::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum))
-        };
-        let segments = headers.iter().filter(|header| header.p_type == elf::LOAD);
-        modules.push(Loaded {
-            bias: object.dlpi_addr,
-            segments: segments
-                .map(|it| (object.dlpi_addr + it.p_vaddr, it.p_memsz))
-                .collect(),
-        });
-        0
-    }
-
-    fn loaded() -> Vec<Loaded> {
-        let mut modules = Vec::new();
-        // SAFETY: `collect` takes a vector of this type.
-        unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut modules).cast()) };
-        modules
-    }
-
-    fn of_this_process() -> std::boxed::Box<ListedModules> {
-        // SAFETY: a lookup by name.
-        let rendezvous = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_r_debug".as_ptr()) };
-        let listed = std::boxed::Box::new(ListedModules::new());
-        let modules = loaded();
-        let program = modules.first().unwrap().segments.first().unwrap().0;
-        listed.set_list(rendezvous.addr(), program);
-        listed
-    }
-
-    #[test]
-    fn every_module_is_found_as_the_loader_describes_it() {
-        let listed = of_this_process();
-        let modules = loaded();
-        assert!(modules.len() >= 3);
-        for module in modules {
-            for (start, bytes) in module.segments {
-                for address in [start, start + bytes / 2, start + bytes - 1] {
-                    let found = listed.find(address).unwrap();
-                    assert!(found.start.addr() as u64 <= address);
-                    assert!(address < found.end.addr() as u64);
-                    // SAFETY: the loader's own structure of a module that stays loaded.
-                    assert_eq!(unsafe { *found.link_map.cast::<u64>() }, module.bias);
-                    // SAFETY: this glibc has the function, and fills a structure of this size.
-                    let theirs = unsafe {
-                        unsafe extern "C" {
-                            fn _dl_find_object(at: *const c_void, to: *mut FoundObject) -> c_int;
-                        }
-                        let mut theirs = core::mem::zeroed::<FoundObject>();
-                        let at = core::ptr::without_provenance(address as usize);
-                        assert_eq!(_dl_find_object(at, &raw mut theirs), 0);
-                        theirs
-                    };
-                    assert_eq!(found.eh_frame_hdr, theirs.eh_frame_hdr);
-                    assert_eq!(found.link_map, theirs.link_map);
-                    // Where segments have holes between them, as on aarch64, the loader answers for one of them.
-                    assert!(found.start <= theirs.start && theirs.end <= found.end);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_module_is_found_as_soon_as_it_is_loaded_and_not_after_it_is_unloaded() {
-        let listed = of_this_process();
-        let on_the_heap = std::boxed::Box::new(0_u64);
-        let on_the_heap = core::ptr::from_ref(&*on_the_heap).addr() as u64;
-        assert!(listed.find(on_the_heap).is_none());
-        for _ in 0..3 {
-            // A library that nothing here needs.
-            let name = c"libnss_compat.so.2";
-            // SAFETY: its constructors do nothing.
-            let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) };
-            assert!(!library.is_null());
-            // SAFETY: the library has this function.
-            let function = unsafe { libc::dlsym(library, c"_nss_compat_getpwnam_r".as_ptr()) };
-            let address = function.addr() as u64;
-            let found = listed.find(address).unwrap();
-            assert!((found.start.addr() as u64..found.end.addr() as u64).contains(&address));
-            // SAFETY: nothing of it is used any more.
-            assert_eq!(unsafe { libc::dlclose(library) }, 0);
-            assert!(listed.find(address).is_none());
-        }
-        assert!(listed.find(on_the_heap).is_none());
-    }
-
-    #[test]
-    fn a_list_that_leads_nowhere_ends_the_search() {
-        let mut entries = [[0x1000_u64, 0, 0, 0, 0]; 2];
-        let second = (&raw const entries[1]).expose_provenance() as u64;
-        let first = (&raw const entries[0]).expose_provenance() as u64;
-        for next in [1, first, second, u64::MAX - 7] {
-            entries[0][NEXT] = second;
-            entries[1][NEXT] = next;
-            let rendezvous: Rendezvous = [1, first, 0, 0, 0];
-            let listed = std::boxed::Box::new(ListedModules::new());
-            listed.set_list((&raw const rendezvous).expose_provenance(), 0);
-            assert!(listed.find(0x1234).is_none());
-            assert!(listed.find(0x1234).is_none());
-        }
-    }
-}
+mod tests;
