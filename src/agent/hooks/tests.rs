@@ -331,13 +331,16 @@ fn blocks_of_a_heap_end_by_their_address() {
     agent.heap_freed(machine.thread, machine.heap, 0x500);
     agent.heap_moved(machine.heap, 0x600, 0x700);
     agent.heap_freed(machine.thread, machine.heap, 0x600);
+    assert_eq!(machine.trial.frees().len(), 1);
     agent.heap_freed(machine.thread, machine.heap, 0x700);
+    let lost = machine.trial.recording().ring.lost();
     machine.trial.free(machine.thread, 0x500);
     assert_eq!(
         machine.trial.frees(),
         [(first, number), (second, number), (of_malloc.0, number)]
     );
     assert_eq!(machine.heap.counters().exact_bytes, 96);
+    assert_eq!(lost[LostReason::LiveTableFull as usize], (0, 0));
 }
 
 #[test]
