@@ -319,6 +319,44 @@ mod tests {
     }
 
     #[test]
+    fn a_profile_tells_what_is_selected() {
+        use crate::trial::{Trial, agent};
+        let trial = Trial::begin(agent!(), &[("INTERVAL", "1")]);
+        let thread = trial.thread();
+        trial.alloc(thread, 0x1000, 8);
+        let (selection, recording) = (Selection::new(), trial.recording());
+        let said = || {
+            let (note, detail) = trial.notes().pop().unwrap();
+            assert_eq!(note, Note::Selection);
+            std::string::String::from_utf8(detail).unwrap()
+        };
+        selection.filter(recording, &filter(b"worker"));
+        assert_eq!(said(), "threads named worker*, sizes from 100 to 200 bytes");
+        selection.filter(recording, &filter(b"worker\x01"));
+        assert_eq!(said(), "threads named worker, sizes from 100 to 200 bytes");
+        // Of all the bytes that there is room for.
+        selection.filter(recording, &filter(b"a-worker-of-many"));
+        assert!(said().starts_with("threads named a-worker-of-many*, "));
+        let all = Filter {
+            least_bytes: 0,
+            most_bytes: u64::MAX,
+            name: [0; 2],
+        };
+        selection.filter(recording, &all);
+        assert_eq!(said(), "all sizes");
+        let large = Filter {
+            least_bytes: 4096,
+            ..all
+        };
+        selection.filter(recording, &large);
+        assert_eq!(said(), "sizes from 4096 bytes on");
+        assert!(selection.select_thread(recording, 4711, true));
+        assert_eq!(said(), "thread 4711 on");
+        assert!(selection.select_thread(recording, 4711, false));
+        assert_eq!(said(), "thread 4711 off");
+    }
+
+    #[test]
     fn everything_is_in_at_first() {
         let selection = Selection::new();
         assert!(!selection.is_any());

@@ -33,10 +33,8 @@ fn allocate(thread: &ShimThread, bytes: u64) {
     counter.set(counter.get().wrapping_sub(bytes));
 }
 
-/// All that was allocated until now.
-#[track_caller]
-fn assert_totals(thread: &ShimThread, bytes: u64, muted_bytes: u64) {
-    let expected = Totals { bytes, muted_bytes };
+/// The totals as another thread reads them.
+fn totals_from_outside(thread: &ShimThread) -> Totals {
     let mut copy = [0; THREAD_BYTES];
     // SAFETY: the source is valid and consists of plain numbers, and the copy is large enough for all of them.
     unsafe {
@@ -44,7 +42,14 @@ fn assert_totals(thread: &ShimThread, bytes: u64, muted_bytes: u64) {
             .cast::<u8>()
             .copy_to_nonoverlapping(copy.as_mut_ptr(), size_of::<ShimThread>());
     }
-    assert_eq!(ShimThread::totals_of_copy(&copy), expected, "from outside");
+    ShimThread::totals_of_copy(&copy)
+}
+
+/// All that was allocated until now.
+#[track_caller]
+fn assert_totals(thread: &ShimThread, bytes: u64, muted_bytes: u64) {
+    let expected = Totals { bytes, muted_bytes };
+    assert_eq!(totals_from_outside(thread), expected, "from outside");
     let slow_path = thread.mute(0, &Caller::UNKNOWN);
     assert_eq!(thread.totals(), expected);
     drop(slow_path);
@@ -107,6 +112,34 @@ fn bytes_that_are_allocated_in_a_tick_are_muted() {
     allocate(&thread, 100);
     drop(tick);
     assert_totals(&thread, 7, 100);
+}
+
+#[test]
+fn in_a_tick_the_total_is_that_before_it() {
+    for is_paused in [false, true] {
+        let thread = joined(is_paused);
+        allocate(&thread, 7);
+        let tick = thread.tick().unwrap();
+        allocate(&thread, 100);
+        let bytes = if is_paused { 0 } else { 7 };
+        assert_eq!(totals_from_outside(&thread).bytes, bytes, "{is_paused}");
+        drop(tick);
+    }
+}
+
+#[test]
+fn a_phase_is_known_by_its_number() {
+    for phase in [
+        Phase::Quiet,
+        Phase::Entering,
+        Phase::Settled,
+        Phase::Leaving,
+        Phase::Tick,
+        Phase::Brief,
+        Phase::OfTheAgent,
+    ] {
+        assert_eq!(Phase::from_number(phase as u32), phase);
+    }
 }
 
 #[test]
