@@ -275,6 +275,82 @@ fn samples_of_a_thread_that_ends_wait_for_the_next_collection() {
     assert_eq!(limit, 77);
 }
 
+/// A machine asks in batches, and answers each before it asks for the next.
+#[test]
+fn each_old_sample_is_asked_for_once_whatever_the_batch() {
+    for batch in 1..4 {
+        let trial = Trial::begin(agent!(), EVERY);
+        let mut machine = Machine::new(trial, &described(HeapKind::Nursery));
+        for size in 1..8 {
+            machine.alloc(16 * size);
+        }
+        let agent = machine.trial.agent;
+        let young = machine.pending(true);
+        let promoted: Vec<_> = young.iter().map(|it| answer(it, Fate::Promoted)).collect();
+        agent.resolve_young(machine.heap, &machine.slot, &promoted, 1);
+        // Late ones of an ended thread beside them.
+        machine.alloc(16);
+        machine.alloc(16);
+        agent.nursery_end(machine.heap, &machine.slot, machine.free);
+        let publisher = agent.publisher();
+        let asked = |heap: &Heap, is_late: bool| {
+            let (mut cursor, mut ids) = (0, Vec::new());
+            loop {
+                let mut room = std::vec![young[0]; batch];
+                let count = match is_late {
+                    true => heap.pending_late(&mut room, &mut cursor),
+                    false => heap.pending_old(&mut room, &mut cursor),
+                };
+                if count == 0 {
+                    return ids;
+                }
+                for pending in &room[..count] {
+                    ids.push(pending.id);
+                    let answers = [answer(pending, Fate::Dead)];
+                    let taken = match is_late {
+                        true => heap.resolve_late(publisher, &answers, 2),
+                        false => heap.resolve_old(publisher, &answers, 2),
+                    };
+                    assert_eq!(taken, 1);
+                }
+            }
+        };
+        let late = asked(machine.heap, true);
+        let old = asked(machine.heap, false);
+        assert_eq!((late.len(), old.len()), (2, 7), "{batch}");
+        assert!(old.iter().eq(young.iter().map(|it| &it.id)), "{batch}");
+        assert_eq!(asked(machine.heap, false), []);
+        assert_eq!(machine.heap.old_count(), 0);
+    }
+}
+
+#[test]
+fn another_profile_counts_from_zero() {
+    let trial = Trial::begin(agent!(), EVERY);
+    let mut machine = Machine::new(trial, &described(HeapKind::Nursery));
+    machine.alloc(16);
+    let agent = machine.trial.agent;
+    agent.nursery_end(machine.heap, &machine.slot, machine.free);
+    let counted = machine.heap.counters();
+    assert_eq!((counted.exact_bytes, counted.samples), (16, 1));
+    agent.heaps.forget_counts();
+    let counted = machine.heap.counters();
+    assert_eq!((counted.exact_bytes, counted.samples), (0, 0));
+}
+
+#[test]
+fn no_nursery_draws_as_a_thread_or_another_nursery_does() {
+    let seed = allocsample_sampling::Seed { process: 3 };
+    let draws = |mut random: allocsample_sampling::Random| [random.next_u64(), random.next_u64()];
+    let heaps = super::heap::Heaps::new();
+    let mut drawn: Vec<_> = (0..8).map(|thread| draws(seed.thread(thread))).collect();
+    drawn.extend((0..8).map(|_| draws(heaps.new_random(seed))));
+    let count = drawn.len();
+    drawn.sort_unstable();
+    drawn.dedup();
+    assert_eq!(drawn.len(), count);
+}
+
 #[test]
 fn discarded_samples_have_an_unknown_fate() {
     let trial = Trial::begin(agent!(), EVERY);

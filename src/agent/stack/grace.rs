@@ -120,6 +120,23 @@ mod tests {
         assert!(grace.is_over(taken_away));
     }
 
+    /// Whatever the thread's number, and however many phases there were.
+    #[test]
+    fn every_walk_is_counted() {
+        let grace = Grace::new();
+        for thread in [0, 1, 15, 16, 17, 255, 256, 4711, u32::MAX] {
+            let walk = grace.enter(thread);
+            let taken_away = grace.now();
+            (0..5).for_each(|_| grace.advance());
+            assert!(!grace.is_over(taken_away), "{thread}");
+            drop(walk);
+            grace.advance();
+            assert!(grace.is_over(taken_away), "{thread}");
+            // As if nobody had walked for long.
+            (0..3).for_each(|_| grace.advance());
+        }
+    }
+
     /// The writer leaves the readers alone after so many turns: each of its turns may have them begin anew.
     #[test]
     fn a_place_is_used_again_only_when_no_walk_can_read_it() {

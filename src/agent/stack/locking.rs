@@ -84,6 +84,7 @@ impl LockingCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stack::modules::FoundObject;
 
     const LIBC: u64 = 1005;
     const LOADER: u64 = 2005;
@@ -96,6 +97,28 @@ mod tests {
         let code = LockingCode::new();
         code.set_one_to_five();
         code
+    }
+
+    #[test]
+    fn the_modules_of_these_addresses_are_meant() {
+        unsafe extern "C" {
+            fn _dl_find_object(
+                at: *const core::ffi::c_void,
+                to: *mut FoundObject,
+            ) -> core::ffi::c_int;
+        }
+        let modules = std::boxed::Box::new(Modules::new());
+        modules.set_find_object(_dl_find_object);
+        let of_libc = (libc::malloc as *const ()).expose_provenance() as u64;
+        let of_ours = (LockingCode::new as *const ()).expose_provenance() as u64;
+        let code = LockingCode::new();
+        code.set(&modules, [of_libc; MODULES]);
+        assert!(code.contains(of_libc) && !code.contains(of_ours));
+        // Where one of them is not known, nobody may.
+        assert!(code.is_left_by(&[of_ours, of_libc]));
+        let code = LockingCode::new();
+        code.set(&modules, [of_libc, of_libc, of_libc, of_libc, 1]);
+        assert!(!code.is_left_by(&[of_ours, of_libc]));
     }
 
     #[test]

@@ -499,6 +499,55 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_tells_what_it_does_with_the_frame_pointer() {
+        let others = !(FROM_FP | RESTORES_FP);
+        for (bits, expected) in [
+            (others, FramePointer::PASSED),
+            (FROM_FP | others, FramePointer::USED),
+            (RESTORES_FP, FramePointer::UNUSED),
+        ] {
+            assert_eq!(FramePointer::by_rule(bits), expected, "{bits:#x}");
+        }
+        // It is read before it is written.
+        let both = FramePointer::by_rule(FROM_FP | RESTORES_FP);
+        assert!(both != FramePointer::UNUSED && both != FramePointer::PASSED);
+    }
+
+    #[test]
+    fn a_frame_of_the_loader_is_remembered_for_all_that_it_was_called_by() {
+        let words = [7, 8, 9].map(Cell::new);
+        let mut memo = empty();
+        for loader in 1..=3_u64 {
+            for is_interrupted in [false, true] {
+                memo.begin(KEY, &(0..u64::MAX));
+                for (number, word) in (1..).zip(&words) {
+                    let is_loader = number == loader;
+                    memo.push(
+                        frame(number, 100),
+                        FramePointer::UNUSED,
+                        is_loader && !is_interrupted,
+                    );
+                    if is_loader && is_interrupted {
+                        memo.interrupted();
+                    }
+                    memo.push_read(word.as_ptr().expose_provenance() as u64, word.get());
+                }
+                memo.finish(false, true);
+                for number in 1..=3 {
+                    memo.begin(KEY, &(0..u64::MAX));
+                    let rest = memo.rest_from(&frame(number, 100)).unwrap();
+                    // This frame, or one nearer to the root.
+                    assert_eq!(
+                        rest.may_hold_loader_locks(),
+                        number <= loader,
+                        "{number} {loader}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_frame_that_was_interrupted_there_is_not_one_that_a_call_returns_to() {
         let words = [7, 8, 9].map(Cell::new);
         let mut memo = empty();
