@@ -6,7 +6,7 @@
 
 use core::cell::Cell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use super::memory;
 
@@ -32,26 +32,38 @@ pub struct Pool<A: 'static> {
 /// The use of an area. In a cache line of its own: each sample writes it twice.
 #[repr(align(64))]
 struct Use {
-    /// Initially true: a new area belongs to the thread that made it, until it is pushed.
-    is_busy: AtomicBool,
-    /// The user has left by a jump, and may come back.
-    is_left: AtomicBool,
+    /// [`BUSY`] at first: a new area belongs to the thread that made it, until it is pushed.
+    state: AtomicU8,
     /// Where the user has noted the area's address in its frame on the program's stack.
     noted_at: AtomicU64,
 }
 
+/// Nobody uses it.
+const FREE: u8 = 0;
+/// Somebody does.
+const BUSY: u8 = 1;
+/// The user has left by a jump, and may come back.
+const LEFT: u8 = 2;
+/// The same, while another thread finds out whether it can come back.
+const LOOKED_AT: u8 = 3;
+
 impl Use {
     const fn new() -> Self {
         Self {
-            is_busy: AtomicBool::new(true),
-            is_left: AtomicBool::new(false),
+            state: AtomicU8::new(BUSY),
             noted_at: AtomicU64::new(0),
         }
     }
 
     fn take(&self) -> bool {
-        // Acquire: pairs with the release in `push`; the previous owner's writes are done.
-        !self.is_busy.load(Ordering::Relaxed) && !self.is_busy.swap(true, Ordering::Acquire)
+        self.state.load(Ordering::Relaxed) == FREE && self.change(FREE, BUSY)
+    }
+
+    /// False: it was in another state.
+    fn change(&self, from: u8, to: u8) -> bool {
+        // Acquire and release: what the previous owner wrote is done.
+        let changed = (self.state).compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        changed.is_ok()
     }
 }
 
@@ -157,8 +169,7 @@ impl<A: Zeroed> Pool<A> {
         self.made.store(0, Ordering::Relaxed);
         self.left.store(0, Ordering::Relaxed);
         for (place, area) in self.uses.iter().zip(&self.areas) {
-            place.is_busy.store(true, Ordering::Relaxed);
-            place.is_left.store(false, Ordering::Relaxed);
+            place.state.store(BUSY, Ordering::Relaxed);
             area.store(core::ptr::null_mut(), Ordering::Relaxed);
         }
     }
@@ -182,9 +193,10 @@ impl<A: Zeroed> Pool<A> {
         }
         last_used.set(0);
         let index = ((noted & !AT_WORK) as usize).checked_sub(1);
-        if let Some(place) = index.and_then(|index| self.uses.get(index)) {
-            // Release: pairs with the acquire in `reclaim`.
-            place.is_left.store(true, Ordering::Release);
+        if index
+            .and_then(|index| self.uses.get(index))
+            .is_some_and(|place| place.change(BUSY, LEFT))
+        {
             self.left.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -197,17 +209,20 @@ impl<A: Zeroed> Pool<A> {
         let made = self.made.load(Ordering::Relaxed) as usize;
         let index = self.uses.iter().take(made).enumerate();
         let index = index.into_iter().find_map(|(index, place)| {
-            let is_claimed = place.is_left.load(Ordering::Relaxed)
-                && place.is_left.swap(false, Ordering::Acquire);
-            if is_claimed && !self.is_forsaken(index, place) {
-                place.is_left.store(true, Ordering::Release);
+            if place.state.load(Ordering::Relaxed) != LEFT || !place.change(LEFT, LOOKED_AT) {
                 return None;
             }
-            is_claimed.then_some(index)
+            let next = if self.is_forsaken(index, place) {
+                BUSY
+            } else {
+                LEFT
+            };
+            // Its user may have come back meanwhile, and has given it back then.
+            (place.change(LOOKED_AT, next) && next == BUSY).then_some(index)
         })?;
         self.left.fetch_sub(1, Ordering::Relaxed);
         let mut area = NonNull::new(self.areas.get(index)?.load(Ordering::Acquire))?;
-        // SAFETY: an area of ours that is marked as busy, and whose user's frame is no more. We have claimed it.
+        // SAFETY: an area of ours that was marked as left, and whose user's frame is no more. We have claimed it.
         unsafe { area.as_mut() }.forget();
         Some(index)
     }
@@ -246,8 +261,10 @@ impl<A: Zeroed> Pool<A> {
         let place = self.areas.get(index);
         let is_here = place.is_some_and(|place| place.load(Ordering::Relaxed) == area);
         if let Some(place) = self.uses.get(index).filter(|_| is_here) {
-            // Release: pairs with `take`.
-            place.is_busy.store(false, Ordering::Release);
+            // Somebody who has left and come back has it no more, either.
+            if !place.change(BUSY, FREE) && place.state.swap(FREE, Ordering::AcqRel) != BUSY {
+                self.left.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 

@@ -145,3 +145,73 @@ fn a_forked_child_begins_with_areas_of_its_own() {
     let other = Cell::new(0);
     assert_eq!(pool.run(&other, |area| area.number), Some(0));
 }
+
+/// As a handler does that finds its thread in a slow path that is gone: it leaves the area, and takes another one.
+#[test]
+fn an_area_that_was_left_is_used_again_when_nobody_can_come_back_to_it() {
+    let pool: Pool<Area> = Pool::new();
+    let thread = Cell::new(0);
+    let of = |index: usize| pool.uses.get(index).unwrap();
+    pool.run(&thread, |first| {
+        first.number = 1;
+        pool.leave(&thread);
+        assert_eq!((thread.get(), pool.left.load(Ordering::Relaxed)), (0, 1));
+        // Once is enough.
+        pool.leave(&thread);
+        assert_eq!(pool.left.load(Ordering::Relaxed), 1);
+        // Whoever was there may come back: its frame still has the note.
+        assert_eq!(pool.reclaim(), None);
+        pool.run(&thread, |second| {
+            second.number = 2;
+            assert_eq!(pool.reclaim(), None);
+        })
+        .unwrap();
+    })
+    .unwrap();
+    // It has come back, and nothing is left.
+    assert_eq!(pool.left.load(Ordering::Relaxed), 0);
+    assert_eq!(pool.reclaim(), None);
+    assert_eq!(of(0).state.load(Ordering::Relaxed), FREE);
+    // Now it does not come back: where its frame was is something else.
+    let other = Cell::new(0);
+    assert_eq!(
+        pool.run(&other, |area| area.number),
+        Some(0),
+        "an area of its own"
+    );
+    let frame = 0_u64;
+    pool.run(&thread, |_| {
+        let noted_at = of(0).noted_at.load(Ordering::Relaxed);
+        pool.leave(&thread);
+        of(0).noted_at.store(
+            (&raw const frame).expose_provenance() as u64,
+            Ordering::Relaxed,
+        );
+        assert_eq!(pool.reclaim(), Some(0));
+        assert_eq!(of(0).state.load(Ordering::Relaxed), BUSY);
+        assert_eq!(pool.left.load(Ordering::Relaxed), 0);
+        of(0).noted_at.store(noted_at, Ordering::Relaxed);
+    })
+    .unwrap();
+    assert_eq!(
+        pool.run(&Cell::new(1), |area| (area.number, area.resets)),
+        Some((1, 1))
+    );
+}
+
+/// Whoever comes back at the very moment when another thread finds that it cannot has given it back: nobody else has it.
+#[test]
+fn an_area_whose_user_comes_back_while_it_is_looked_at_is_free() {
+    let pool: Pool<Area> = Pool::new();
+    let thread = Cell::new(0);
+    let place = pool.uses.first().unwrap();
+    pool.run(&thread, |_| {
+        pool.leave(&thread);
+        assert!(place.change(LEFT, LOOKED_AT));
+    })
+    .unwrap();
+    assert_eq!(place.state.load(Ordering::Relaxed), FREE);
+    assert!(!place.change(LOOKED_AT, BUSY) && !place.change(LOOKED_AT, LEFT));
+    assert_eq!(pool.left.load(Ordering::Relaxed), 0);
+    assert!(place.take());
+}
