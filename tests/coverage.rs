@@ -440,15 +440,18 @@ impl Jvm {
         self.hear();
     }
 
-    fn load_agent(&self) {
+    /// The JVM's own command prints the code that the agent returns.
+    #[track_caller]
+    fn load_agent(&self, options: &[&str], code: u32) {
         let loaded = Command::new("jcmd")
             .args([&self.child.id().to_string(), "JVMTI.agent_load"])
             .arg(support::agent_library())
+            .args(options)
             .current_dir(self.room.directory())
             .output()
             .expect("jcmd");
         let said = String::from_utf8_lossy(&loaded.stdout).into_owned();
-        assert!(said.contains("return code: 0"), "{loaded:?}");
+        assert!(said.contains(&format!("return code: {code}")), "{loaded:?}");
     }
 
     fn end(&mut self) {
@@ -475,7 +478,7 @@ fn the_heap_of_a_jvm_that_was_attached_to_is_not_missed() {
     let detached = Command::new(command()).args(["detach", &pid]).output();
     assert!(detached.expect("the command").status.success());
     // Nobody records any more: the JVM has to go on all the same.
-    jvm.load_agent();
+    jvm.load_agent(&[], 0);
     jvm.allocate();
     jvm.end();
     let report = said(&["report"], &profile);
@@ -493,7 +496,7 @@ fn a_jvm_that_loads_the_agent_is_said_to_lack_what_malloc_serves() {
         return skip("no jcmd (Debian: default-jdk-headless)");
     }
     let mut jvm = Jvm::start();
-    jvm.load_agent();
+    jvm.load_agent(&[], 0);
     for _ in 0..4 {
         jvm.allocate();
     }
@@ -509,6 +512,57 @@ fn a_jvm_that_loads_the_agent_is_said_to_lack_what_malloc_serves() {
         assert!(!text.contains("brings its own malloc"), "{text}");
         assert!(!text.contains("0 leaks"), "{text}");
     }
+}
+
+/// 20 MB of arrays are some 1,240 samples at 16 KiB, and some 40 at 512 KiB.
+#[test]
+fn a_jvm_loads_the_agent_with_an_interval() {
+    if !is_installed("jcmd") {
+        return skip("no jcmd (Debian: default-jdk-headless)");
+    }
+    let mut jvm = Jvm::start();
+    for unknown in [
+        "interval=64X",
+        "interval=0",
+        "interval",
+        "intervals=1K",
+        "check,fast",
+    ] {
+        jvm.load_agent(&[unknown], 2);
+    }
+    let name = format!("allocsample.java.{}.allocsample", jvm.child.id());
+    let profile = jvm.room.directory().join(name);
+    let mut before = 0;
+    // Loaded again, it takes another one.
+    for (options, least, most) in [
+        ("interval=16K", 1_000, 1_500),
+        ("interval=1M,", 0, 60),
+        ("check,interval=16384", 1_000, 1_500),
+    ] {
+        jvm.load_agent(&[&format!("\"{options}\"")], 0);
+        // Threads hear of it at their next sample.
+        jvm.allocate();
+        let ctl = Command::new(command())
+            .args(["ctl", &jvm.child.id().to_string(), "flush"])
+            .output();
+        assert!(ctl.expect("the command").status.success());
+        let count = || {
+            let sql = "SELECT count(*) FROM samples JOIN heaps USING (heap_id) WHERE heap = 'java'";
+            let counted = Command::new(command())
+                .args(["query", "--format", "csv"])
+                .arg(&profile)
+                .arg(sql)
+                .output()
+                .expect("the command");
+            let text = String::from_utf8_lossy(&counted.stdout).into_owned();
+            let number = text.lines().last().and_then(|line| line.parse().ok());
+            number.unwrap_or_else(|| panic!("{counted:?}"))
+        };
+        let before_round = std::mem::replace(&mut before, count());
+        let samples: i32 = before - before_round;
+        assert!((least..most).contains(&samples), "{options}: {samples}");
+    }
+    jvm.end();
 }
 
 /// The summary that `run` prints for a command, on one line.

@@ -6,11 +6,12 @@
  *
  * JVMTI is a table of functions in an order that never changes; what is used of it is declared here. The JVM calls
  * Agent_OnLoad for `-agentpath:liballocsample.so`, which launch.c adds, and Agent_OnAttach for `jcmd PID
- * JVMTI.agent_load`. */
+ * JVMTI.agent_load`; options.c has their options. */
 #define _GNU_SOURCE
 #include "jvm.h"
 #include "collections.h"
 #include "kit/resume.h"
+#include "options.h"
 #include "stack.h"
 
 #include <dlfcn.h>
@@ -48,7 +49,7 @@ static _Atomic(bool) is_wanted;
 /* Since when one that was is under way; 0: none is. */
 static _Atomic(uint64_t) forced_since_ns;
 static _Thread_local bool thread_is_named;
-/* `-agentpath:liballocsample.so=check`: each stack is held against the JVM's, and the profile tells how many differ. */
+/* Each stack is held against the JVM's, and the profile tells how many differ. */
 static bool is_checking;
 /* How those that the JVM was asked for had been walked. */
 enum { STACKS_DIFFER = JVM_NOT_WALKED + 1, WAYS };
@@ -489,26 +490,37 @@ void jvm_detach(void)
     leave(vm);
 }
 
-static void obey(const char *options)
+/* What was asked for once the JVM reports to us. */
+static void obey(const struct jvm_options *options)
 {
-    if (options != NULL && strcmp(options, "check") == 0)
-        is_checking = true;
+    if (atomic_load(&state) == JOINED && options->interval_bytes > 0 &&
+        hooks->process_control(ALLOCSAMPLE_SET_INTERVAL, options->interval_bytes) != ALLOCSAMPLE_OK)
+        mark("the interval that the agent was loaded with was refused");
 }
 
-EXPORT int32_t Agent_OnLoad(environment vm, char *options, void *reserved)
+EXPORT int32_t Agent_OnLoad(environment vm, char *text, void *reserved)
 {
+    struct jvm_options options;
     (void)reserved;
-    obey(options);
+    bool are_known = jvm_read_options(text, &options);
+    is_checking = options.is_checking;
     begin(vm, NULL);
-    return 0;
+    obey(&options);
+    if (!are_known && atomic_load(&state) == JOINED)
+        mark("the agent does not know all options that it was loaded with (known: check, interval=SIZE)");
+    return 0; /* otherwise the JVM would end */
 }
 
-EXPORT int32_t Agent_OnAttach(environment vm, char *options, void *reserved)
+EXPORT int32_t Agent_OnAttach(environment vm, char *text, void *reserved)
 {
+    struct jvm_options options;
     (void)reserved;
     void *jni = NULL;
-    obey(options);
+    if (!jvm_read_options(text, &options))
+        return JVM_UNKNOWN_OPTION;
+    is_checking = options.is_checking;
     if (CALL(vm, VM_GET_ENV, (environment, void **, int32_t), vm, &jni, JNI_VERSION_1_6) == 0)
         begin(vm, jni);
+    obey(&options);
     return 0;
 }
