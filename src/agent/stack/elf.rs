@@ -56,7 +56,7 @@ pub(super) const LOAD: u32 = 1;
 pub(super) const DYNAMIC: u32 = 2;
 /// Where `.eh_frame_hdr` is.
 pub(super) const EH_FRAME: u32 = 0x6474_e550;
-const NOTE: u32 = 4;
+pub(super) const NOTE: u32 = 4;
 /// The program headers themselves.
 const HEADERS: u32 = 6;
 const NOTE_GNU_BUILD_ID: u32 = 3;

@@ -7,8 +7,8 @@
 //! address is on its stack, so its module is loaded, and no other one is there.
 //!
 //! An answer is kept in a table without locks. It counts while the entry in the loader's list is what it was, which takes
-//! one system call, and none for modules that are never unloaded. An address that is in no module (a JIT compiler's code) costs one too: the list has grown only if its
-//! last entry has a successor.
+//! one system call, and none for modules that are never unloaded. An address that is in no module (a JIT compiler's code) costs one
+//! too: without a `dlclose` the list has grown only if its last entry has a successor.
 //!
 //! Not found are modules of other namespaces (`dlmopen`), and modules whose first segment is not at address 0 of the file,
 //! except the program. Behind a filter of system calls no module is added. The entries of the table then count until the next
@@ -36,6 +36,7 @@ const FIRST: usize = 1;
 type Entry = [u64; 5];
 const BIAS: usize = 0;
 const NEXT: usize = 3;
+const PREVIOUS: usize = 4;
 
 /// A module as the table has it, in words.
 #[derive(Clone, Copy, Default)]
@@ -125,8 +126,9 @@ pub struct ListedModules {
     program: AtomicU64,
     slots: [Slot; SLOTS],
     used: AtomicUsize,
-    /// The last entry of the list.
+    /// The last entry of the list; in place of an address range, the entry before it and the count of unloads.
     last: Slot,
+    unloads: AtomicU64,
     /// Held by the thread that changes the table; others do without.
     is_changing: AtomicBool,
 }
@@ -140,6 +142,7 @@ impl ListedModules {
             slots: [const { Slot::new() }; SLOTS],
             used: AtomicUsize::new(0),
             last: Slot::new(),
+            unloads: AtomicU64::new(0),
             is_changing: AtomicBool::new(false),
         }
     }
@@ -168,8 +171,10 @@ impl ListedModules {
         self.is_changing.store(false, Ordering::Relaxed);
     }
 
-    /// After a `dlclose`: without system calls an entry cannot be compared with the loader's.
+    /// After a `dlclose`: the last entry may be that of before, loaded again behind others. Without system calls no entry can be
+    /// compared with the loader's.
     pub fn after_dlclose(&self) {
+        self.unloads.fetch_add(1, Ordering::Release);
         if !os::is_filtered() {
             return;
         }
@@ -220,11 +225,13 @@ impl ListedModules {
         if os::is_filtered() {
             return true;
         }
-        let Some(last) = self.last.read() else {
+        let unloads = self.unloads.load(Ordering::Acquire);
+        let Some(last) = self.last.read().filter(|last| last.end == unloads) else {
             return false;
         };
-        words(last.link_map)
-            .is_some_and(|entry: Entry| entry[NEXT] == 0 && entry.starts_with(&last.identity))
+        words(last.link_map).is_some_and(|entry: Entry| {
+            entry[NEXT] == 0 && entry[PREVIOUS] == last.start && entry.starts_with(&last.identity)
+        })
     }
 
     /// Reads the list, keeps what the table lacks, and returns the module around the address.
@@ -251,6 +258,7 @@ impl ListedModules {
     }
 
     fn follow(&self, head: u64, address: u64, is_mine: bool) -> Pass {
+        let unloads = self.unloads.load(Ordering::Acquire);
         let mut at = head;
         let mut found = None;
         for index in 0..MOST_LISTED {
@@ -270,6 +278,8 @@ impl ListedModules {
             if entry[NEXT] == 0 {
                 if is_mine && let Some(&identity) = entry.first_chunk() {
                     self.last.write(&Listed {
+                        start: entry[PREVIOUS],
+                        end: unloads,
                         link_map: at,
                         identity,
                         ..Listed::default()

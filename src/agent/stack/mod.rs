@@ -8,6 +8,8 @@
 //! rule alone (`rules`). A walk that meets what the last one left unchanged ends as that one did (`memo`).
 
 mod elf;
+#[cfg(test)]
+mod fake_loader;
 mod foreign;
 mod grace;
 mod listed;

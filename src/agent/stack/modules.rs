@@ -532,3 +532,6 @@ unsafe fn name_of(link_map: usize) -> &'static [u8] {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

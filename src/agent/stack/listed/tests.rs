@@ -1,5 +1,6 @@
 #![allow(clippy::indexing_slicing, reason = "a test may fail")]
 
+use super::super::fake_loader::{EH_FRAME_HDR, Loader, PAGE};
 use super::*;
 use core::ffi::{c_int, c_void};
 use std::vec::Vec;
@@ -119,112 +120,21 @@ fn a_list_that_leads_nowhere_ends_the_search() {
     }
 }
 
-/// One place for a module: a page with an ELF header, the size of its mapping in pages, and what its entry says.
-#[repr(C, align(4096))]
-struct Page([u64; 512]);
-
-/// A loader's list of modules, each in pages of its own.
-struct Loader {
-    pages: Vec<Page>,
-    entries: Vec<Entry>,
-    /// What is loaded, in the order of the list: index of the entry, first page, and number of pages.
-    loaded: Vec<(usize, usize, usize)>,
-    rendezvous: std::boxed::Box<Rendezvous>,
-    names: u64,
-}
-
-const PAGE: u64 = 4096;
-
 impl Loader {
-    fn new(pages: usize) -> Self {
-        let mut loader = Self {
-            pages: (0..pages).map(|_| Page([0; 512])).collect(),
-            entries: std::vec![Entry::default(); pages],
-            loaded: Vec::new(),
-            rendezvous: std::boxed::Box::new([1, 0, 0, 0, 0]),
-            names: 0,
-        };
-        loader.load(0, 1);
-        loader
-    }
-
     /// The table that was told of this list.
     fn listed(&self) -> std::boxed::Box<ListedModules> {
         let listed = std::boxed::Box::new(ListedModules::new());
-        let rendezvous = (&raw const *self.rendezvous).expose_provenance();
-        listed.set_list(rendezvous, self.at(0));
+        listed.set_list(self.rendezvous(), self.at(0));
         listed
-    }
-
-    fn at(&self, page: usize) -> u64 {
-        self.pages.as_ptr().expose_provenance() as u64 + page as u64 * PAGE
-    }
-
-    fn link_map(&self, entry: usize) -> u64 {
-        (&raw const self.entries[entry]).expose_provenance() as u64
-    }
-
-    /// A module of so many pages from this one on, in an entry that is free.
-    fn load(&mut self, page: usize, pages: usize) {
-        let bias = self.at(page);
-        let dynamic = 0x100 + 8 * (self.names % 16);
-        let header = &mut self.pages[page].0;
-        header.fill(0);
-        header[0] = u64::from_le_bytes(*b"\x7fELF\x02\x01\x01\0");
-        header[4] = 64;
-        header[7] = 3;
-        let kinds = [elf::LOAD, elf::DYNAMIC, elf::EH_FRAME];
-        let places = [(0, pages as u64 * PAGE), (dynamic, 16), (0x200, 16)];
-        for (index, (kind, (address, bytes))) in kinds.into_iter().zip(places).enumerate() {
-            let at = 8 + 7 * index;
-            header[at] = u64::from(kind);
-            header[at + 2] = address;
-            header[at + 5] = bytes;
-        }
-        self.names += 1;
-        let mut entries = 0..self.entries.len();
-        let entry = entries.find(|entry| self.loaded.iter().all(|it| it.0 != *entry));
-        let entry = entry.unwrap();
-        self.entries[entry] = [bias, self.names, bias + dynamic, 0, 0];
-        self.loaded.push((entry, page, pages));
-        self.link();
-    }
-
-    fn unload(&mut self, index: usize) {
-        let (entry, page, _) = self.loaded.remove(index);
-        self.entries[entry] = [0x5A5A_5A5A; 5];
-        self.pages[page].0.fill(0);
-        self.link();
-    }
-
-    fn link(&mut self) {
-        for index in 0..self.loaded.len() {
-            let next = self
-                .loaded
-                .get(index + 1)
-                .map_or(0, |it| self.link_map(it.0));
-            self.entries[self.loaded[index].0][NEXT] = next;
-        }
-        self.rendezvous[FIRST] = self.link_map(self.loaded[0].0);
-    }
-
-    /// What is at this page, by the list alone.
-    fn model(&self, page: usize) -> Option<(u64, u64, u64)> {
-        let is_around =
-            |&&(_, first, pages): &&(usize, usize, usize)| (first..first + pages).contains(&page);
-        let &(entry, first, pages) = self.loaded.iter().find(is_around)?;
-        Some((self.at(first), self.at(first + pages), self.link_map(entry)))
     }
 
     /// Looks for the first and the last byte of a page.
     fn assert_found(&self, listed: &ListedModules, page: usize) {
         for address in [self.at(page), self.at(page) + PAGE - 1] {
             let found = listed.find(address).map(|found| {
-                assert_eq!(
-                    found.eh_frame_hdr.addr() as u64,
-                    found.start.addr() as u64 + 0x200
-                );
-                let [start, end] = [found.start, found.end].map(|it| it.addr() as u64);
+                let start = found.start.addr() as u64;
+                assert_eq!(found.eh_frame_hdr.addr() as u64, start + EH_FRAME_HDR);
+                let end = found.end.addr() as u64;
                 (start, end, found.link_map.addr() as u64)
             });
             assert_eq!(found, self.model(page), "page {page}");
@@ -292,14 +202,15 @@ fn what_is_known_is_not_read_again() {
     loader.assert_found(&listed, 1);
     loader.assert_found(&listed, 3);
     // The list leads nowhere: modules of the table are found, and what is in none is not looked for.
-    let (entry, ..) = loader.loaded[1];
-    loader.rendezvous[FIRST] = 0;
+    let entry = loader.loaded[1].entry;
+    loader.lose_list();
     for page in 0..8 {
         loader.assert_found(&listed, page);
     }
     // One that is never unloaded is not even compared, and another one is.
     listed.set_permanent(&[loader.at(1), loader.at(6)]);
-    let (_, gone, _) = (loader.entries[entry][0] = 1, loader.loaded[2].0, ());
+    loader.entries[entry][0] = 1;
+    let gone = loader.loaded[2].entry;
     loader.entries[gone][1] = 1;
     assert!(listed.find(loader.at(1)).is_some());
     assert!(listed.find(loader.at(2)).is_none());
@@ -331,7 +242,7 @@ fn a_table_that_somebody_changes_is_read_all_the_same() {
 fn a_header_of_another_module_or_of_none_is_no_module() {
     let mut loader = Loader::new(4);
     loader.load(2, 1);
-    let (entry, ..) = loader.loaded[1];
+    let entry = loader.loaded[1].entry;
     let examined = |loader: &Loader| {
         examine(loader.link_map(entry), &loader.entries[entry], loader.at(2)).is_some()
     };
