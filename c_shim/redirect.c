@@ -402,8 +402,8 @@ void *shim_symbol_of_object(uintptr_t start, const char *name)
     struct dl_phdr_info info = info_of_object(start);
     struct object object;
     const ElfW(Sym) *symbol = read_object(&info, 1, &object) ? look_up(&info, &object, name) : NULL;
-    bool is_function = symbol != NULL && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC;
-    return is_function ? (void *)(object.bias + symbol->st_value) : NULL;
+    unsigned type = symbol == NULL ? STT_NOTYPE : ELF64_ST_TYPE(symbol->st_info);
+    return type == STT_FUNC || type == STT_OBJECT ? (void *)(object.bias + symbol->st_value) : NULL;
 }
 
 /* ---- passes ---- */

@@ -118,7 +118,7 @@ struct shim_services {
 
     /* ---- one object, which is loaded completely and stays so meanwhile; no lock is taken ---- */
 
-    /* The dynamic function `name` of the object that is mapped from `start` on, or NULL. */
+    /* The dynamic function or variable `name` of the object that is mapped from `start` on, or NULL. */
     void *(*symbol_of_object)(uintptr_t start, const char *name);
     /* Makes the object's own calls of a function through its slots call `to`, those that lead to `from`, or all if that is NULL. */
     void (*redirect_in_object)(uintptr_t start, const char *name, const void *from, void *to);

@@ -80,6 +80,11 @@ const KNOWN: &[Known] = &[
         functions: &["Perl_", "PerlIO", "perl_", "XS_", "S_"],
     },
     Known {
+        heap: "r",
+        files: &["R", "libR"],
+        functions: &["R_", "Rf_", "do_", "Rprintf", "run_Rmainloop"],
+    },
+    Known {
         heap: "mono",
         files: &["mono", "mono-sgen", "libmonosgen-", "libmono-"],
         functions: &["mono_"],

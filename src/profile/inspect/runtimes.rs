@@ -369,10 +369,16 @@ const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         name: "R",
-        files: &["libR.so"],
+        files: &["R", "libR.so"],
         marks: &["Rf_initialize_R"],
         version: &[],
-        support: Support::None,
+        support: Support::Bridge {
+            heap: "r",
+            from: ANY,
+            to: [0, 0],
+            partial: "",
+            joins_late: EVER,
+        },
         is_on_malloc: true,
         missing: "functions of R are not shown",
         advice: "",
