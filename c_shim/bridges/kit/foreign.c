@@ -57,9 +57,14 @@ void foreign_lines_end(struct foreign_lines *lines, uintptr_t thread)
 /* The copy of a line; NULL: the line is gone, or there is no room. */
 static const uint8_t *line_at(struct foreign_lines *lines, uintptr_t address, bool *is_full)
 {
-    uint32_t at = 0;
-    while (at < lines->count && lines->addresses[at] != address)
-        at++;
+    uint8_t *place = &lines->places[address / FOREIGN_LINE_BYTES * UINT64_C(0x9e3779b97f4a7c15) >> 56];
+    uint32_t at = *place;
+    if (at >= lines->count || lines->addresses[at] != address) {
+        at = 0;
+        while (at < lines->count && lines->addresses[at] != address)
+            at++;
+        *place = (uint8_t)at;
+    }
     *is_full = at == FOREIGN_LINES;
     if (*is_full)
         return NULL;

@@ -36,6 +36,7 @@ struct foreign_lines {
     uint32_t count;
     uint64_t used; /* a bit for each line */
     uintptr_t addresses[FOREIGN_LINES];
+    uint8_t places[256]; /* by a hash of the address, where the line was last found: a hint */
     struct {
         uintptr_t thread;
         uint32_t count;

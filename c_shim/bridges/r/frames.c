@@ -209,13 +209,16 @@ static void put(struct walk *walk, allocsample_frame frame)
 
 static void visit(struct walk *walk, const struct context *context, struct r_position *at)
 {
-    bool is_closure = (context->flags & IS_FUNCTION) != 0 && r_type_of(&walk->view, context->function) == R_TYPE_CLOSURE;
+    struct r_object function = {.type = R_TYPE_UNKNOWN};
+    if ((context->flags & IS_FUNCTION) != 0)
+        function = r_object_at(&walk->view, context->function);
     /* The others evaluate code in the name of the function below them. */
-    if (!is_closure && (context->flags & IS_BUILTIN) == 0)
+    if (function.type != R_TYPE_CLOSURE && (context->flags & IS_BUILTIN) == 0)
         return;
-    if (is_closure) {
+    if (function.type == R_TYPE_CLOSURE) {
         struct r_place place = place_of(walk, at);
-        put(walk, r_names_frame(&walk->view, (struct r_known_names *)walk->walker->names, context->function, context->call, &place));
+        struct r_known_names *known = (struct r_known_names *)walk->walker->names;
+        put(walk, r_names_frame(&walk->view, known, context->function, &function, context->call, &place));
     }
     *at = position_of(walk, context);
 }

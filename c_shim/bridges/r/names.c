@@ -13,13 +13,13 @@
 #define MOST_ENCLOSING 64
 
 #define KNOWN 4096
-/* By the closure and its parts, what the call calls, and the file. */
+/* By the closure, its code, what the call calls, and the file. Closures that calls make all the time are known by their code alone. Code
+ * has the same parts at the same address only if it is the same. */
 struct r_known_names {
     struct {
-        uintptr_t closure, body, environment, called, file;
+        uintptr_t closure, body, first_part, other_parts, called, file;
         uint32_t number; /* 0: none */
         uint32_t has_file;
-        uintptr_t reserved;
     } entries[KNOWN];
 };
 _Static_assert(sizeof(struct r_known_names) == R_KNOWN_NAMES_BYTES, "the size that r.h tells");
@@ -163,21 +163,29 @@ static struct r_place of_definition(struct r_view *view, const struct r_object *
     return place;
 }
 
-allocsample_frame r_names_frame(struct r_view *view, struct r_known_names *known, uintptr_t address, uintptr_t call,
-                                const struct r_place *at)
+/* The environment of a call has no table: that of a package or the program has one. */
+static bool is_made_by_call(struct r_view *view, const struct r_object *closure)
 {
-    struct r_object closure = r_object_at(view, address), calling = r_object_at(view, call);
-    if (closure.type != R_TYPE_CLOSURE || calling.type != R_TYPE_CALL)
+    struct r_object environment = r_object_at(view, closure->environment);
+    return closure->environment != view->constants.base_namespace && r_type_of(view, environment.table) != R_TYPE_VECTOR;
+}
+
+allocsample_frame r_names_frame(struct r_view *view, struct r_known_names *known, uintptr_t address, const struct r_object *closure,
+                                uintptr_t call, const struct r_place *at)
+{
+    struct r_object calling = r_object_at(view, call), body = r_object_at(view, closure->body);
+    if (calling.type != R_TYPE_CALL)
         return (allocsample_frame){0};
-    struct r_place place = at->file != 0 ? *at : of_definition(view, &closure);
+    struct r_place place = at->file != 0 ? *at : of_definition(view, closure);
     uintptr_t called = calling.value;
-    size_t hash = ((address >> 3) ^ (called >> 3) * 31 ^ (place.file >> 3) * 17) * UINT64_C(0x9e3779b97f4a7c15) >> 40;
+    size_t hash = ((closure->body >> 3) ^ (called >> 3) * 31 ^ (place.file >> 3) * 17) * UINT64_C(0x9e3779b97f4a7c15) >> 40;
     __auto_type entry = &known->entries[hash % KNOWN];
-    if (entry->closure != address || entry->body != closure.body || entry->environment != closure.environment ||
-        entry->called != called || entry->file != place.file || entry->number == 0) {
+    if ((entry->closure != 0 && entry->closure != address) || entry->body != closure->body || entry->first_part != body.value ||
+        entry->other_parts != body.next || entry->called != called || entry->file != place.file || entry->number == 0) {
         bool has_file;
-        uint32_t number = define(view, address, &closure, called, place.file, &has_file);
-        *entry = (__typeof__(*entry)){address, closure.body, closure.environment, called, place.file, number, has_file, 0};
+        uint32_t number = define(view, address, closure, called, place.file, &has_file);
+        uintptr_t only = is_made_by_call(view, closure) ? 0 : address;
+        *entry = (__typeof__(*entry)){only, closure->body, body.value, body.next, called, place.file, number, has_file};
     }
     return (allocsample_frame){.function = entry->number, .line = entry->has_file ? place.line : 0};
 }

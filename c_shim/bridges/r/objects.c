@@ -12,17 +12,9 @@ enum { ATTRIBUTES = 8, FIRST_WORD = 32, OBJECT_BYTES = 56 };
 #define MOST_VARIABLES 8192
 #define BUCKETS_AT_ONCE 64
 
-struct r_object r_object_at(struct r_view *view, uintptr_t address)
+static struct r_object object_in(const uint8_t *bytes)
 {
     struct r_object object = {.type = R_TYPE_UNKNOWN};
-    uint8_t bytes[OBJECT_BYTES];
-    if (address == 0 || address % sizeof(uintptr_t) != 0)
-        return object;
-    /* A vector's head is a word shorter, and may be the last that its page has. */
-    if (!foreign_read(&view->reader, address, bytes, OBJECT_BYTES - sizeof(uintptr_t)))
-        return object;
-    memset(bytes + OBJECT_BYTES - sizeof(uintptr_t), 0, sizeof(uintptr_t));
-    foreign_read(&view->reader, address + OBJECT_BYTES - sizeof(uintptr_t), bytes + OBJECT_BYTES - sizeof(uintptr_t), sizeof(uintptr_t));
     /* Objects that compute their contents are none that are looked for. */
     if ((bytes[0] & HEAD_IS_ALTERNATIVE) != 0)
         return object;
@@ -30,6 +22,20 @@ struct r_object r_object_at(struct r_view *view, uintptr_t address)
     memcpy(&object.attributes, bytes + ATTRIBUTES, sizeof object.attributes);
     memcpy(&object.value, bytes + FIRST_WORD, 3 * sizeof(uintptr_t));
     return object;
+}
+
+struct r_object r_object_at(struct r_view *view, uintptr_t address)
+{
+    struct r_object object = {.type = R_TYPE_UNKNOWN};
+    uint8_t bytes[OBJECT_BYTES];
+    if (address == 0 || address % sizeof(uintptr_t) != 0)
+        return object;
+    /* A vector's head is a word shorter, and may be the last that its page has. */
+    memset(bytes, 0, sizeof bytes);
+    if (!foreign_read(&view->reader, address, bytes, sizeof bytes) &&
+        !foreign_read(&view->reader, address, bytes, sizeof bytes - sizeof(uintptr_t)))
+        return object;
+    return object_in(bytes);
 }
 
 uint8_t r_type_of(struct r_view *view, uintptr_t address)
@@ -139,56 +145,95 @@ uintptr_t r_variable(struct r_view *view, uintptr_t environment, const char *nam
     return variable_in(view, r_element(view, object.table, hash_of(name) % table.length), name);
 }
 
-/* A function of a package is read from disk when it is first needed: until then a promise stands for it. */
-static bool is_bound_to(struct r_view *view, uintptr_t bound, uintptr_t value)
+/* A function of a package is read from disk when it is first needed: until then, and afterwards, a promise stands for it. */
+static bool is_promise_of(const struct r_object *promise, uintptr_t value)
 {
-    if (bound == value)
-        return true;
-    struct r_object promise = r_object_at(view, bound);
-    return promise.type == R_TYPE_PROMISE && promise.value == value;
+    return promise->type == R_TYPE_PROMISE && promise->value == value;
 }
 
 bool r_is_variable(struct r_view *view, uintptr_t environment, const char *name, uintptr_t value)
 {
     uintptr_t bound = r_variable(view, environment, name);
-    return bound != 0 && is_bound_to(view, bound, value);
+    struct r_object promise = r_object_at(view, bound);
+    return bound == value || is_promise_of(&promise, value);
 }
 
-static bool name_in(struct r_view *view, uintptr_t list, uintptr_t value, char *to, size_t room, int *links)
+/* Reads objects with one call. */
+static size_t read_together(const uintptr_t *addresses, size_t count, struct r_object *objects)
 {
-    while (list != view->constants.nil && (*links)++ < MOST_VARIABLES) {
-        struct r_object link = r_object_at(view, list);
-        if (link.type != R_TYPE_LIST)
-            return false;
-        if (is_bound_to(view, link.value, value)) {
-            r_copy_text(view, link.tag, to, room);
-            return to[0] != 0;
-        }
-        list = link.next;
+    uint8_t bytes[BUCKETS_AT_ONCE * OBJECT_BYTES];
+    struct iovec pieces[BUCKETS_AT_ONCE];
+    for (size_t i = 0; i < count; i++)
+        pieces[i] = (struct iovec){(void *)addresses[i], OBJECT_BYTES};
+    size_t got = shim_services.copy_foreign(bytes, sizeof bytes, pieces, count) / OBJECT_BYTES;
+    for (size_t i = 0; i < got; i++)
+        objects[i] = object_in(bytes + i * OBJECT_BYTES);
+    return got;
+}
+
+/* The tag of the first of these links that is bound to the value; 0: of none. */
+static uintptr_t tag_among(const struct r_object *links, size_t count, uintptr_t value)
+{
+    uintptr_t bound[BUCKETS_AT_ONCE];
+    struct r_object objects[BUCKETS_AT_ONCE];
+    for (size_t i = 0; i < count; i++) {
+        if (links[i].value == value)
+            return links[i].tag;
+        bound[i] = links[i].value;
     }
-    return false;
+    /* A number may stand in a link itself, and then leads nowhere. */
+    for (size_t at = 0, got; at < count; at += got + 1) {
+        got = read_together(bound + at, count - at, objects);
+        for (size_t i = 0; i < got; i++) {
+            if (is_promise_of(&objects[i], value))
+                return links[at + i].tag;
+        }
+    }
+    return 0;
+}
+
+/* Of these lists. */
+static uintptr_t tag_in(struct r_view *view, uintptr_t *lists, size_t count, uintptr_t value, size_t *links)
+{
+    struct r_object objects[BUCKETS_AT_ONCE];
+    while (*links < MOST_VARIABLES) {
+        size_t left = 0;
+        for (size_t i = 0; i < count; i++) {
+            if (lists[i] != view->constants.nil)
+                lists[left++] = lists[i];
+        }
+        if (left == 0 || read_together(lists, left, objects) != left)
+            return 0;
+        uintptr_t tag = tag_among(objects, left, value);
+        if (tag != 0)
+            return tag;
+        for (size_t i = 0; i < left; i++)
+            lists[i] = objects[i].type == R_TYPE_LIST ? objects[i].next : view->constants.nil;
+        *links += left;
+        count = left;
+    }
+    return 0;
 }
 
 bool r_copy_name_of(struct r_view *view, uintptr_t environment, uintptr_t value, char *to, size_t room)
 {
-    /* What is read here is not read again in the next walk. */
-    struct r_view once = *view;
-    once.reader.lines = NULL;
-    int links = 0;
-    struct r_object object = r_object_at(&once, environment), table = r_object_at(&once, object.table);
+    uintptr_t lists[BUCKETS_AT_ONCE], tag = 0;
+    size_t links = 0;
+    struct r_object object = r_object_at(view, environment), table = r_object_at(view, object.table);
     if (object.type != R_TYPE_ENVIRONMENT)
         return false;
-    if (table.type != R_TYPE_VECTOR)
-        return name_in(&once, object.variables, value, to, room, &links);
-    for (intptr_t at = 0; at < table.length && at < MOST_VARIABLES; at += BUCKETS_AT_ONCE) {
-        uintptr_t lists[BUCKETS_AT_ONCE];
+    if (table.type != R_TYPE_VECTOR) {
+        lists[0] = object.variables;
+        tag = tag_in(view, lists, 1, value, &links);
+    }
+    for (intptr_t at = 0; table.type == R_TYPE_VECTOR && tag == 0 && at < table.length && at < MOST_VARIABLES; at += BUCKETS_AT_ONCE) {
         size_t count = table.length - at < BUCKETS_AT_ONCE ? (size_t)(table.length - at) : BUCKETS_AT_ONCE;
         if (!foreign_copy(object.table + R_ELEMENTS + (uintptr_t)at * sizeof lists[0], lists, count * sizeof lists[0]))
             return false;
-        for (size_t i = 0; i < count; i++) {
-            if (name_in(&once, lists[i], value, to, room, &links))
-                return true;
-        }
+        tag = tag_in(view, lists, count, value, &links);
     }
-    return false;
+    to[0] = 0;
+    if (tag != 0)
+        r_copy_text(view, tag, to, room);
+    return to[0] != 0;
 }

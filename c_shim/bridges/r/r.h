@@ -141,8 +141,8 @@ struct r_known_names;
 
 HIDDEN bool r_names_make(void);
 /* The frame of a closure that `call` called, where it is at `place`. Its function is 0 if it cannot be told. */
-HIDDEN allocsample_frame r_names_frame(struct r_view *view, struct r_known_names *known, uintptr_t closure, uintptr_t call,
-                                       const struct r_place *place);
+HIDDEN allocsample_frame r_names_frame(struct r_view *view, struct r_known_names *known, uintptr_t address,
+                                       const struct r_object *closure, uintptr_t call, const struct r_place *place);
 /* The frame of code outside of functions. */
 HIDDEN allocsample_frame r_names_top_level(struct r_view *view, const struct r_place *place);
 HIDDEN void r_names_after_fork_in_child(void);
