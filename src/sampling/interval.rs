@@ -27,6 +27,17 @@ impl Interval {
         self.0
     }
 
+    /// The interval under which an allocation of `size` bytes is sampled with probability `1 / count`, as near as whole bytes
+    /// come: `size / -ln(1 - 1/count)`. `None`: `count` is 1, which no interval above one byte means, or nothing.
+    pub fn of_one_in(count: u32, size: u64) -> Option<Interval> {
+        if count < 2 {
+            return None;
+        }
+        let bytes = -(size as f64) / libm::log1p(-1.0 / f64::from(count));
+        // Saturates, which `as` does from floats.
+        Self::new(libm::round(bytes) as u64)
+    }
+
     /// Reads `1`, `4096`, `64k`, `512K`, `512KiB`, `1M`, `2G`, `1T` (units of 1024, in either case) or `off`.
     pub fn parse(text: &[u8]) -> Result<IntervalSetting, IntervalError> {
         if text.eq_ignore_ascii_case(b"off") {
@@ -125,6 +136,22 @@ mod tests {
 
     fn every(bytes: u64) -> Result<IntervalSetting, IntervalError> {
         Ok(IntervalSetting::Every(Interval::new(bytes).unwrap()))
+    }
+
+    #[test]
+    fn one_in_some_is_what_an_allocation_of_that_size_is_sampled_by() {
+        for count in [2, 3, 64, 1000, 1 << 20] {
+            for size in [4096_u64, 2 << 20] {
+                let interval = Interval::of_one_in(count, size).unwrap();
+                let chance = crate::inclusion_probability(size, interval);
+                let error = chance * f64::from(count) - 1.0;
+                // Half a byte of the interval.
+                assert!(error.abs() < 1.0 / size as f64, "{count} {size}: {error}");
+            }
+        }
+        assert_eq!(Interval::of_one_in(1, 4096), None);
+        assert_eq!(Interval::of_one_in(0, 4096), None);
+        assert_eq!(Interval::of_one_in(2, 0), None);
     }
 
     #[test]

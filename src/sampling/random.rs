@@ -19,6 +19,11 @@ impl Seed {
         Random::from_seed(mix(self.process) ^ mix(TICK_SALT ^ u64::from(thread)))
     }
 
+    /// The stream that the sampling of a thread's page faults uses.
+    pub fn faults_of_thread(self, thread: u32) -> Random {
+        Random::from_seed(mix(self.process) ^ mix(FAULT_SALT ^ u64::from(thread)))
+    }
+
     /// The seed of a forked child. `child` tells children apart: the child's pid.
     pub fn child(self, child: u32) -> Seed {
         Seed {
@@ -27,6 +32,7 @@ impl Seed {
     }
 }
 
+const FAULT_SALT: u64 = 0x6661_756c_7400_0000;
 const TICK_SALT: u64 = 0x7469_636b_0000_0000;
 const THREAD_SALT: u64 = 0x7468_7265_6164_0000;
 const CHILD_SALT: u64 = 0x6368_696c_6400_0000;
@@ -105,6 +111,7 @@ mod tests {
             |parent: Seed, number| parent.child(number).process,
             |parent: Seed, number| parent.thread(number).next_u64(),
             |parent: Seed, number| parent.ticks_of_thread(number).next_u64(),
+            |parent: Seed, number| parent.faults_of_thread(number).next_u64(),
         ] {
             let ones: u32 = (0..1000)
                 .map(|number| number_of(parent, number).count_ones())
