@@ -19,8 +19,8 @@ mod progress;
 mod running;
 mod terminal;
 
-use allocsample_profile::MAPPINGS;
 use args::Command;
+use profiles::View;
 
 #[global_allocator]
 static ALLOCATOR: memory::Bounded = memory::Bounded;
@@ -37,8 +37,9 @@ fn main() -> std::process::ExitCode {
     if let Some(charge) = arguments.command.charge() {
         profiles::charge(charge);
     }
-    if arguments.command.narrow().and_then(|it| it.heap.as_deref()) == Some(MAPPINGS) {
-        profiles::show_mappings();
+    let heap = arguments.command.narrow().and_then(|it| it.heap.as_deref());
+    if let Some(view) = heap.and_then(View::of_heap) {
+        profiles::show(view);
     }
     let result = match arguments.command {
         Command::Run(run) => commands::run::run(&run),

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use allocsample_profile::{
-    Charging, FinishError, Finished, Profile, ReadError, Seen, finish_with, root_of,
+    Charging, FinishError, Finished, MAPPINGS, PAGES, Profile, ReadError, Seen, finish_with,
+    root_of,
 };
 use anyhow::{Context, bail};
 
@@ -14,7 +15,7 @@ use crate::{exit, memory, output_bound, running};
 
 static CHARGING: OnceLock<Charging> = OnceLock::new();
 static ALL_FRAMES: OnceLock<bool> = OnceLock::new();
-static SHOWS_MAPPINGS: OnceLock<()> = OnceLock::new();
+static VIEW: OnceLock<View> = OnceLock::new();
 
 /// Sets which functions are charged in profiles that are opened from now on.
 pub fn charge(charge: &Charge) {
@@ -54,14 +55,33 @@ pub fn open(path: &Path) -> anyhow::Result<Profile> {
     Ok(shown(profile))
 }
 
-/// Shows mappings in place of samples in profiles that are opened from now on.
-pub fn show_mappings() {
-    let _ = SHOWS_MAPPINGS.set(());
+/// What is shown in place of the samples of heaps.
+#[derive(Clone, Copy, Debug)]
+pub enum View {
+    Mappings,
+    Pages,
+}
+
+impl View {
+    /// The one that this name of a heap selects.
+    pub fn of_heap(name: &str) -> Option<Self> {
+        match name {
+            MAPPINGS => Some(Self::Mappings),
+            PAGES => Some(Self::Pages),
+            _ => None,
+        }
+    }
+}
+
+/// Shows this in profiles that are opened from now on.
+pub fn show(view: View) {
+    let _ = VIEW.set(view);
 }
 
 fn shown(profile: Profile) -> Profile {
-    match SHOWS_MAPPINGS.get() {
-        Some(()) => profile.of_mappings(),
+    match VIEW.get() {
+        Some(View::Mappings) => profile.of_mappings(),
+        Some(View::Pages) => profile.of_pages(),
         None => profile,
     }
 }

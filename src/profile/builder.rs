@@ -82,6 +82,7 @@ impl ProfileBuilder {
         self.profile.mappings.sort_by_key(|it| it.mapped.time_ns);
         self.before.take_off(&mut self.profile);
         self.drop_samples_without_interval();
+        self.profile.set_pages_apart();
         self.counts.drop_old(&mut self.profile);
         self.profile
     }

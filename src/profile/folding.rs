@@ -305,6 +305,7 @@ impl Profile {
         let others = self.ticks.iter().map(|tick| tick.stack);
         let others = others.chain(self.free_stacks.iter().map(|(_, stack)| *stack));
         let others = others.chain(self.mappings.iter().map(|call| call.stack));
+        let others = others.chain(self.pages.samples.iter().map(|page| page.stack));
         for stack in stacks_of_samples.chain(others) {
             if let Some(is_used) = is_used.get_mut(stack.0 as usize) {
                 *is_used = true;
@@ -325,6 +326,9 @@ impl Profile {
         }
         for call in &mut self.mappings {
             call.stack = new(call.stack);
+        }
+        for page in &mut self.pages.samples {
+            page.stack = new(page.stack);
         }
         self.stacks = stacks;
     }

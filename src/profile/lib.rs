@@ -81,6 +81,7 @@ mod narrow;
 mod new_file;
 mod nodes;
 mod numbers;
+mod pages;
 mod parts;
 mod peak;
 mod reach;
@@ -118,6 +119,7 @@ pub use model::{
     Charging, Exit, Freed, IntervalInfo, Lost, Module, Narrowed, OwnCost, Part, ProcessInfo,
     Profile, Recovery, Sample, Thread, Tick,
 };
+pub use pages::{PAGES, Pages};
 pub use parts::parts_before;
 pub use peak::{Halves, Held, Peak, PeakMoments, with_error_of_moment};
 pub use reach::{Allowance, Allowances, Reach, ReachBuilder};

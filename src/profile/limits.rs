@@ -100,6 +100,7 @@ impl Profile {
             (self.stacks.nodes().len(), NODE),
             (self.stacks.places().len(), PLACE),
             (self.ticks.capacity(), size_of::<Tick>()),
+            (self.pages.samples.capacity(), size_of::<crate::Sample>()),
             (self.mappings.capacity(), size_of::<crate::MappingCall>()),
             (self.threads.len(), 2 * size_of::<crate::Thread>()),
             (self.modules.len(), 2 * size_of::<crate::Module>()),
@@ -158,6 +159,7 @@ impl Profile {
         let stacks = self.samples.iter().map(|sample| sample.stack);
         let stacks = stacks.chain(self.ticks.iter().map(|tick| tick.stack));
         let stacks = stacks.chain(self.mappings.iter().map(|call| call.stack));
+        let stacks = stacks.chain(self.pages.samples.iter().map(|page| page.stack));
         for stack in stacks.chain(self.free_stacks.iter().map(|&(_, stack)| stack)) {
             if let Some(count) = counts.get_mut(stack.0 as usize) {
                 *count = count.saturating_add(1);

@@ -60,25 +60,7 @@ impl Profile {
     /// The same of some calls.
     pub fn of_some_mappings(&self, is_wanted: impl Fn(&MappingCall) -> bool) -> Self {
         const HEAP: HeapId = HeapId(u16::MAX);
-        let mut profile = Self {
-            process: self.process.clone(),
-            modules: self.modules.clone(),
-            threads: self.threads.clone(),
-            stacks: self.stacks.clone(),
-            symbols: self.symbols.clone(),
-            resident_bytes: self.resident_bytes.clone(),
-            memory: self.memory.clone(),
-            inspected: self.inspected.clone(),
-            notes: self.notes.clone(),
-            exit: self.exit,
-            is_running: self.is_running,
-            part: self.part,
-            vm: self.vm.clone(),
-            charging: self.charging.clone(),
-            runtimes: self.runtimes.clone(),
-            narrowed: Some(self.narrowed.unwrap_or_default()),
-            ..Self::default()
-        };
+        let mut profile = self.without_samples();
         let every_byte = IntervalInfo {
             time_ns: self.process.start_ns,
             sampling: Sampling::Poisson,
@@ -123,6 +105,29 @@ impl Profile {
         };
         profile.vm.heaps.insert(HEAP, heap);
         profile
+    }
+
+    /// A profile of the same process, without what samples tell.
+    pub(crate) fn without_samples(&self) -> Self {
+        Self {
+            process: self.process.clone(),
+            modules: self.modules.clone(),
+            threads: self.threads.clone(),
+            stacks: self.stacks.clone(),
+            symbols: self.symbols.clone(),
+            resident_bytes: self.resident_bytes.clone(),
+            memory: self.memory.clone(),
+            inspected: self.inspected.clone(),
+            notes: self.notes.clone(),
+            exit: self.exit,
+            is_running: self.is_running,
+            part: self.part,
+            vm: self.vm.clone(),
+            charging: self.charging.clone(),
+            runtimes: self.runtimes.clone(),
+            narrowed: Some(self.narrowed.unwrap_or_default()),
+            ..Self::default()
+        }
     }
 
     /// The module that a call came from: the first one on its stack that is not the C library, be it a runtime or not.

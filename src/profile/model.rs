@@ -1,6 +1,7 @@
 //! The profile's parts.
 
 use crate::mappings::MappingCall;
+use crate::pages::Pages;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 
@@ -42,6 +43,8 @@ pub struct Profile {
     pub samples: Samples,
     /// Blocks of malloc's that are the memory of a runtime's heap; empty until they were looked for.
     pub backing: Backing,
+    /// Sampled pages of the process's memory: see [`Profile::of_pages`].
+    pub pages: Pages,
     /// All samples of time, in the order in which they were recorded.
     pub ticks: Vec<Tick>,
     /// Hashes of the contents of samples, by their index; of those whose machine gave one.

@@ -48,6 +48,7 @@ impl Profile {
             .retain(|&(time_ns, _)| is_early(time_ns));
         self.memory.retain(|map| is_early(map.totals.time_ns));
         self.mappings.retain(|call| is_early(call.mapped.time_ns));
+        self.pages.samples.retain(|page| is_early(page.time_ns));
         self.vm.gcs.retain(|gc| is_early(gc.end_ns));
         self.vm.markers.retain(|it| is_early(it.begin_ns));
         self.vm.values.retain(|it| is_early(it.time_ns));

@@ -49,6 +49,21 @@ struct Mark {
     change: usize,
 }
 
+impl Reach {
+    /// Of heaps without malloc's, with intervals of numbers below `count`.
+    pub(crate) fn of_other_heaps(count: usize) -> Self {
+        Self {
+            of_heaps: (0..=u16::MAX).take(count).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the interval with this index is some heap's, and not malloc's.
+    pub(crate) fn is_of_heaps(&self, index: u16) -> bool {
+        self.of_heaps.contains(&index)
+    }
+}
+
 impl ReachBuilder {
     /// Bytes of memory that it takes, about.
     pub(crate) fn held_bytes(&self) -> u64 {

@@ -56,6 +56,8 @@ impl Profile {
         let others = self.ticks.iter().map(|it| (it.stack, it.flags));
         let calls = self.mappings.iter();
         let others = others.chain(calls.map(|it| (it.stack, it.mapped.stack_flags)));
+        let pages = self.pages.samples.iter();
+        let others = others.chain(pages.map(|it| (it.stack, it.flags)));
         let rows = 0..self.samples.len();
         let of_samples = rows.map(|row| (self.samples.stack(row), self.samples.flags(row)));
         let uses = of_samples.chain(others);
@@ -77,6 +79,9 @@ impl Profile {
         }
         for it in &mut self.mappings {
             it.stack = ended.get(it.stack, missing_root(it.stack, it.mapped.stack_flags));
+        }
+        for it in &mut self.pages.samples {
+            it.stack = ended.get(it.stack, missing_root(it.stack, it.flags));
         }
     }
 }

@@ -37,6 +37,15 @@ impl Weights {
         }
     }
 
+    /// Of a profile's sampled pages.
+    pub fn of_pages(profile: &Profile) -> Self {
+        let law = |info: &IntervalInfo| info.weight();
+        Self {
+            laws: profile.pages.intervals.iter().map(law).collect(),
+            ..Self::of(profile)
+        }
+    }
+
     /// The bytes and the allocations that a sample stands for: [`Profile::bytes`] and [`Profile::objects`].
     ///
     /// Inlined, so that no more of a sample is read from its columns than the key.

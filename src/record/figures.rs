@@ -37,11 +37,13 @@ pub enum Figure {
     TicksNotRecordedNs = 13,
     /// Number of calls of mmap and its kin that were not recorded: there were too many, or the ring was full.
     MappingsNotRecorded = 14,
+    /// Bytes that sampled page faults stood for which were not recorded: the agent was at work, or the ring was full.
+    PagesNotRecordedBytes = 15,
 }
 
 impl Figure {
     /// Figures that only grow while the process runs. A file that begins later subtracts their values at its beginning.
-    pub const SUMS: [Figure; 7] = [
+    pub const SUMS: [Figure; 8] = [
         Figure::TimedSamples,
         Figure::TimedSamplesNs,
         Figure::TimedFrees,
@@ -49,5 +51,6 @@ impl Figure {
         Figure::DrainNs,
         Figure::ProcessNs,
         Figure::MappingsNotRecorded,
+        Figure::PagesNotRecordedBytes,
     ];
 }

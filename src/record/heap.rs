@@ -22,6 +22,8 @@ pub enum HeapKind {
     Collected = 5,
     /// Blocks of an allocator beside malloc, which code of any language calls.
     Allocator = 6,
+    /// Pages of the process's memory, whoever has them: the same memory as in other heaps, so it is in no sum with those.
+    Pages = 7,
 }
 
 impl HeapKind {
@@ -34,6 +36,7 @@ impl HeapKind {
             Self::External,
             Self::Collected,
             Self::Allocator,
+            Self::Pages,
         ]
         .into_iter()
         .find(|&kind| kind as u32 == number)
@@ -61,6 +64,7 @@ impl HeapKind {
             Self::External => "external",
             Self::Collected => "collected",
             Self::Allocator => "allocator",
+            Self::Pages => "pages",
         }
     }
 }

@@ -328,6 +328,8 @@ pub enum Note {
     Outside = 15,
     /// Runtimes that can compile without inlining were told to. Detail: empty.
     NotInlined = 16,
+    /// Page faults were to be sampled, and are not. Detail: why.
+    PagesNotSampled = 17,
 }
 
 /// A [`Note`] with its detail.
@@ -383,6 +385,7 @@ impl<'a> NoteRecord<'a> {
             14 => Note::Killed,
             15 => Note::Outside,
             16 => Note::NotInlined,
+            17 => Note::PagesNotSampled,
             _ => return None,
         };
         Some(Self {

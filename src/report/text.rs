@@ -373,6 +373,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
             // `runtimes` says it where it matters.
             Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere | Note::NotInlined => {}
+            Note::PagesNotSampled => lines.push(format!("note: page faults are not sampled: {detail}")),
             Note::Outside => lines.push(format!("note: {detail} took the samples, and they were read from outside; live memory is as of the last GC, and includes what was sampled before the attach")),
             // The summary says it.
             Note::Killed => {}

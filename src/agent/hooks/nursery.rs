@@ -355,6 +355,8 @@ impl Agent {
                 self.blocks.of(heap).insert(object.address, id.0)
             }
             HeapKind::Nursery | HeapKind::Traced => state.young.push(pending),
+            // Of no machine.
+            HeapKind::Pages => false,
         };
         if !is_tracked {
             self.publisher.count_lost(LostReason::LiveTableFull, 1, 0);

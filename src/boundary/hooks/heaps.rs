@@ -50,7 +50,9 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
     let Some(raw) = (unsafe { description.as_ref() }) else {
         return std::ptr::null();
     };
-    let Some(kind) = HeapKind::from_number(raw.kind) else {
+    // Pages are the agent's own.
+    let kind = HeapKind::from_number(raw.kind).filter(|&kind| kind != HeapKind::Pages);
+    let Some(kind) = kind else {
         return std::ptr::null();
     };
     if (raw.size as usize) < size_of::<RawDescription>() || raw.name.is_null() {

@@ -135,7 +135,8 @@ pub struct Narrow {
     #[arg(long, value_name = "REGEX")]
     pub only_thread: Option<String>,
 
-    /// Only heaps with a matching name: malloc, python, jvm, ...; `mappings` shows the mappings instead of samples
+    /// Only heaps with a matching name: malloc, python, jvm, ...; `mappings` and `pages` show
+    /// mappings and sampled pages instead of samples
     #[arg(long, value_name = "REGEX")]
     pub heap: Option<String>,
 
