@@ -121,11 +121,25 @@ static void sampled_block_ended(const void *block, uint64_t taken, const struct 
     errno = saved_errno;
 }
 
+/* What glibc has mapped for one large block it unmaps by itself, past our munmap: sampled pages end with it. Its header, in front
+ * of the block, says so. */
+static void tell_pages_of(void *block)
+{
+    const size_t is_mapped = 2, flags = 7, header_bytes = 2 * sizeof(size_t);
+    const size_t *header = (const size_t *)block - 2;
+    const struct shim_slow_path *agent = shim_agent();
+    if (agent != NULL && (header[1] & is_mapped) != 0)
+        agent->on_pages((uintptr_t)block - header_bytes - header[0], header[0] + (header[1] & ~flags), 0);
+}
+
 COLD bool shim_before_free(void *block, const struct shim_caller *caller)
 {
     if (shim_is_bootstrap_block(block))
         return false;
-    sampled_block_ended(block, take_ending(block, caller), caller);
+    uint64_t taken = take_ending(block, caller);
+    if (UNLIKELY(shim_tells_pages_of_blocks) && taken != 0)
+        tell_pages_of(block);
+    sampled_block_ended(block, taken, caller);
     return true;
 }
 

@@ -144,6 +144,25 @@ EXPORT int munmap(void *address, size_t bytes)
     return NEXT(munmap)(address, bytes);
 }
 
+static void tell_pages(const void *start, size_t bytes, const void *moved_to)
+{
+    const struct shim_slow_path *agent = shim_agent();
+    if (agent != NULL) {
+        int saved_errno = errno;
+        agent->on_pages((uintptr_t)start, bytes, (uintptr_t)moved_to);
+        errno = saved_errno;
+    }
+}
+
+/* Not of MADV_FREE: the pages are still resident, and may be used again without a fault. */
+EXPORT int madvise(void *address, size_t bytes, int advice)
+{
+    int result = NEXT(madvise)(address, bytes, advice);
+    if (UNLIKELY(advice == MADV_DONTNEED || advice == MADV_REMOVE) && result == 0)
+        tell_pages(address, whole_pages(bytes), NULL);
+    return result;
+}
+
 EXPORT void *mremap(void *address, size_t bytes, size_t new_bytes, int flags, ...)
 {
     enum { DONTUNMAP = 4 };
@@ -165,6 +184,7 @@ EXPORT void *mremap(void *address, size_t bytes, size_t new_bytes, int flags, ..
         else if (new_bytes > bytes)
             tell(CALLER, SHIM_REMAP, (char *)address + bytes, new_bytes - bytes, 0, 0);
     } else {
+        tell_pages(address, bytes, mapped);
         if ((flags & DONTUNMAP) == 0)
             tell(CALLER, SHIM_UNMAP, address, bytes, 0, 0);
         tell(CALLER, SHIM_REMAP, mapped, new_bytes, 0, 0);

@@ -124,6 +124,10 @@ struct shim_slow_path {
     void (*on_tick)(struct shim_thread *, const struct shim_registers *registers, uint64_t periods);
     /* A thread begins while there are ticks. `signal_stack` is NULL, or for shim_give_back_signal_stack at its end. */
     void (*on_thread_start)(struct shim_thread *, void *signal_stack);
+    /* A signal has come that may be of the thread's sampled page faults. In a signal handler. False: there was none. */
+    bool (*on_faults)(struct shim_thread *, const struct shim_registers *registers);
+    /* The program has given this memory back, or is about to; or it has moved it, if `moved_to` is not 0. */
+    void (*on_pages)(uintptr_t start, size_t bytes, uintptr_t moved_to);
     /* Starts time samples by this signal, with this mark. */
     void (*start_ticks)(int signal, const void *mark);
     void (*stop_ticks)(void);
@@ -187,7 +191,9 @@ HIDDEN void shim_probe_free(uintptr_t pointer);
 
 /* Ticks begin, for the calling thread and those that it starts; false if no signal is free. They end for good, and no
  * signal of ours comes any more. */
-HIDDEN bool shim_start_ticks(void);
+HIDDEN bool shim_start_ticks(bool with_faults);
+/* Page faults are sampled, and malloc is glibc's. */
+extern HIDDEN bool shim_tells_pages_of_blocks;
 HIDDEN void shim_end_ticks(void);
 HIDDEN void shim_give_back_signal_stack(void *stack);
 

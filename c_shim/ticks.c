@@ -73,13 +73,15 @@ static void on_signal(int signal, siginfo_t *info, void *context)
 {
     int saved_errno = errno;
     const struct shim_slow_path *agent = shim_agent();
+    struct shim_registers registers;
+    registers_of(context, &registers);
+    /* The kernel merges signals of this kind that are pending: one may stand for both. */
+    bool has_faults = agent != NULL && agent->on_faults(&shim_thread, &registers);
     if (info->si_code == SI_TIMER && info->si_value.sival_ptr == &mark) {
-        struct shim_registers registers;
-        registers_of(context, &registers);
         int missed = info->si_overrun > 0 ? info->si_overrun : 0;
         if (agent != NULL)
             agent->on_tick(&shim_thread, &registers, (uint64_t)missed + 1);
-    } else if (is_tick_signal(signal)) {
+    } else if (!has_faults && info->si_code <= 0 && is_tick_signal(signal)) {
         /* Somebody sent it to a process that does not handle it: it ends, once this handler has returned. */
         if (agent != NULL)
             agent->stop_ticks();
@@ -90,9 +92,21 @@ static void on_signal(int signal, siginfo_t *info, void *context)
     errno = saved_errno;
 }
 
+/* Whether page faults are sampled, too. Their signals are made at the fault, and not before as those of a timer: where the kernel has
+ * no memory for another real-time signal, it sends SIGIO instead, which would end the process. So theirs is SIGSTKFLT, which nothing
+ * sends and which the kernel never queues twice. */
+static bool has_faults_sampled;
+
+bool shim_tells_pages_of_blocks;
+
 /* The highest real-time signal but a few (which others take for the same reason) that nobody has asked for. */
 static int choose_signal(void)
 {
+    struct sigaction present;
+    bool is_wanted_itself = (atomic_load(&wanted) & bit_of(SIGSTKFLT)) != 0;
+    if (has_faults_sampled && !is_wanted_itself && NEXT(sigaction)(SIGSTKFLT, NULL, &present) == 0 &&
+        present.sa_handler == SIG_DFL)
+        return SIGSTKFLT;
     for (int signal = SIGRTMAX - 6; signal > SIGRTMIN + 2; signal--) {
         struct sigaction action;
         bool is_wanted = (atomic_load(&wanted) & bit_of(signal)) != 0;
@@ -308,8 +322,11 @@ EXPORT int thrd_create(thrd_t *thread, thrd_start_t start, void *argument)
     return result;
 }
 
-bool shim_start_ticks(void)
+bool shim_start_ticks(bool with_faults)
 {
+    has_faults_sampled = with_faults;
+    shim_tells_pages_of_blocks =
+        with_faults && shim_is_glibc() && shim_same_object(shim_next_malloc_address(), (const void *)getpagesize);
     const struct shim_slow_path *agent = shim_agent();
     int signal = agent == NULL ? 0 : take_signal();
     if (signal == 0)

@@ -168,3 +168,5 @@ void shim_redirect_after_fork_in_child(void)
 void shim_end_ticks(void)
 {
 }
+
+bool shim_tells_pages_of_blocks;

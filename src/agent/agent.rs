@@ -19,6 +19,7 @@ use crate::mappings::Mappings;
 use crate::os::file::complain;
 use crate::os::signals::Held;
 use crate::os::{self, process};
+use crate::pages::Pages;
 use crate::publishing::Publisher;
 use crate::recording::{self, Beginning, CannotRecord, Recording};
 use crate::setup::{Setup, Start};
@@ -40,6 +41,7 @@ pub struct Agent {
     pub(crate) heaps: Heaps,
     pub(crate) ticks: Ticks,
     pub(crate) mappings: Mappings,
+    pub(crate) pages: Pages,
     pub(crate) last_look: LastLook,
 }
 
@@ -57,6 +59,7 @@ impl Agent {
             heaps: Heaps::new(),
             ticks: Ticks::new(),
             mappings: Mappings::new(),
+            pages: Pages::new(),
             last_look: LastLook::new(),
         }
     }
@@ -196,6 +199,7 @@ impl Agent {
         self.ticks
             .begin_recording(recording, self.config().tick_period_ns);
         self.mappings.begin_recording(recording);
+        self.pages.begin_recording(recording);
         self.publisher.write_lost_before(recording);
         if self.config().keeps_functions_apart {
             recording.note(Note::NotInlined, b"");
@@ -258,6 +262,7 @@ impl Agent {
         for heap in self.heaps.all() {
             self.blocks.of(heap).clear();
         }
+        self.pages.clear();
     }
 
     /// Makes the state that of a new process. Only while it has a single thread.
@@ -274,6 +279,7 @@ impl Agent {
         self.capture.restart();
         self.ticks.forget();
         self.mappings.restart();
+        self.pages.forget();
         self.heaps.restart();
         self.forget_blocks();
         self.accounting.restart(self.setup.first_interval());

@@ -106,6 +106,8 @@ pub struct Config {
     pub snapshot_signal: Option<i32>,
     /// `ALLOCSAMPLE_TIME_HZ`, as processor time between two ticks of a thread.
     pub tick_period_ns: Option<u64>,
+    /// `ALLOCSAMPLE_PAGES`: page faults are sampled, one for every so many bytes that they make resident.
+    pub pages_interval: Option<Interval>,
     /// Whether `ALLOCSAMPLE_INTERVAL` was given.
     is_interval_given: bool,
     /// `ALLOCSAMPLE_RUN_PID`: set by `allocsample run`; its direct child writes a profile even without a sample.
@@ -148,6 +150,7 @@ impl Config {
         keep_parts: None,
         snapshot_signal: None,
         tick_period_ns: None,
+        pages_interval: None,
         is_interval_given: false,
         run_pid: None,
     };
@@ -164,6 +167,7 @@ impl Config {
             || self.joins_embedded
             || self.is_rotated()
             || self.snapshot_signal.is_some()
+            || self.pages_interval.is_some()
     }
 
     /// Whether the profile continues in other files by itself.
@@ -389,6 +393,21 @@ impl Config {
                 });
             }
             hz => hz.map(|hz| 1_000_000_000 / hz),
+        };
+        config.pages_interval = match lookup("ALLOCSAMPLE_PAGES") {
+            None => None,
+            Some(value) => {
+                let refused = |expected| ConfigError {
+                    name: "ALLOCSAMPLE_PAGES",
+                    value,
+                    expected,
+                };
+                match Interval::parse(value) {
+                    Ok(IntervalSetting::Every(interval)) => Some(interval),
+                    Ok(IntervalSetting::Off) => None,
+                    Err(error) => return Err(refused(explain(error))),
+                }
+            }
         };
         config.run_pid = number(
             "ALLOCSAMPLE_RUN_PID",

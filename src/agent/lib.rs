@@ -39,6 +39,7 @@ mod live;
 mod malloc;
 mod mappings;
 pub mod os;
+mod pages;
 mod path;
 pub mod process_control;
 mod publishing;

@@ -58,6 +58,7 @@ impl Agent {
                 Forking::Unnoticed | Forking::Muted => thread.begin_anew(),
             }
             thread.take_tick_place();
+            thread.set_fault_place(0);
             self.on_thread_start(thread, 0);
             return;
         }
@@ -237,6 +238,11 @@ impl Agent {
             self.publisher.write_exact_bytes(heap);
         }
         self.capture.write_compared(recording);
+        self.look_at_pages_now(recording, time_ns);
+        self.pages.end_recording(recording);
+        if how == ExitHow::Detached {
+            self.stop_faults();
+        }
         write_own_mappings(recording);
         recording.update_figures();
         if how == ExitHow::Exec {

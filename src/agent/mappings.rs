@@ -78,6 +78,9 @@ impl Agent {
         };
         make_room();
         self.notice_fork_on(thread);
+        if change == MappingChange::Unmap {
+            self.on_pages(call.start, call.bytes, None);
+        }
         let is_stopped = self.accounting.control.force().interval.is_none();
         let is_wanted =
             self.switch.get() == Switch::On && self.config().records_mappings && !is_stopped;

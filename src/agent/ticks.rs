@@ -141,6 +141,7 @@ impl Agent {
         for place in &self.ticks.places {
             self.ticks.start(place, period_ns, period_ns);
         }
+        self.start_faults(signal);
     }
 
     /// Stops the timers of all threads, until they are started again.
@@ -152,6 +153,7 @@ impl Agent {
                 stop_place(place, tid << 32);
             }
         }
+        self.stop_faults();
     }
 
     /// The calling thread begins, or a forked child begins with it. `signal_stack` is given back at its end.
@@ -162,7 +164,11 @@ impl Agent {
         let period_ns = self.tick_period_ns();
         // Behind a filter of system calls there is no signal, and no call may be made.
         let is_off = self.ticks.signal.load(Ordering::Acquire) == 0;
-        if period_ns == 0 || is_off || self.switch.get() != Switch::On || thread.is_muted() {
+        if is_off || self.switch.get() != Switch::On || thread.is_muted() {
+            return;
+        }
+        self.start_faults_of(thread);
+        if period_ns == 0 {
             return;
         }
         if let Some(place) = self.ticks.take_place(process::tid()) {
@@ -178,6 +184,7 @@ impl Agent {
 
     /// The calling thread ends. Returns its signal stack, or 0.
     pub(crate) fn end_ticks_of(&self, thread: &ShimThread) -> u64 {
+        self.end_faults_of(thread);
         let address = thread.take_tick_place();
         if address == 0 {
             return thread.take_signal_stack();
@@ -260,7 +267,7 @@ impl Agent {
     }
 
     /// Whether the drain thread is needed and does not exist. Samples would start it, but there may be none.
-    fn wants_drain(&self, recording: &Recording) -> bool {
+    pub(crate) fn wants_drain(&self, recording: &Recording) -> bool {
         let is_wanted_early = self.config().is_attended() || recording.is_asked();
         recording.drain_state() == DrainState::None && (is_wanted_early || recording.has_work())
     }

@@ -39,6 +39,8 @@ struct SlowPath {
     after_dlclose: extern "C" fn(),
     on_tick: unsafe extern "C" fn(*const ShimThread, *const Interrupted, u64),
     on_thread_start: unsafe extern "C" fn(*const ShimThread, *const c_void),
+    on_faults: unsafe extern "C" fn(*const ShimThread, *const Interrupted) -> bool,
+    on_pages: extern "C" fn(u64, usize, u64),
     start_ticks: extern "C" fn(c_int, *const c_void),
     stop_ticks: extern "C" fn(),
     copy_foreign: unsafe extern "C" fn(*mut u8, usize, *const libc::iovec, usize) -> usize,
@@ -95,6 +97,8 @@ pub fn install() {
         after_dlclose,
         on_tick,
         on_thread_start,
+        on_faults,
+        on_pages,
         start_ticks,
         stop_ticks,
         copy_foreign,
@@ -249,6 +253,17 @@ unsafe extern "C" fn on_tick(
 unsafe extern "C" fn on_thread_start(thread: *const ShimThread, signal_stack: *const c_void) {
     // SAFETY: the caller's promise.
     AGENT.on_thread_start(unsafe { &*thread }, signal_stack.expose_provenance() as u64);
+}
+
+/// # Safety
+/// `thread` is the calling thread's state, `interrupted` points to registers.
+unsafe extern "C" fn on_faults(thread: *const ShimThread, interrupted: *const Interrupted) -> bool {
+    // SAFETY: the caller's promise.
+    AGENT.on_faults(unsafe { &*thread }, unsafe { &*interrupted })
+}
+
+extern "C" fn on_pages(start: u64, bytes: usize, moved_to: u64) {
+    AGENT.on_pages(start, bytes as u64, (moved_to != 0).then_some(moved_to));
 }
 
 extern "C" fn start_ticks(signal: c_int, mark: *const c_void) {

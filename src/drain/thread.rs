@@ -282,7 +282,12 @@ impl Drain {
             return Ok(());
         }
         match self.residency.look() {
-            Some(map) => self.append_memory(&map),
+            Some(map) => {
+                // What is live at the time of the reading is what was resident then.
+                let time_ns = map.totals.time_ns;
+                self.agent.look_at_pages(self.recording, time_ns);
+                self.append_memory(&map)
+            }
             None => Ok(()),
         }
     }

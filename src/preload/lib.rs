@@ -5,6 +5,7 @@
 //! Every Rust allocation of ours comes from `OwnAllocator`, and stays out of the program's heap.
 
 mod attach;
+mod go;
 mod start;
 
 use allocsample_front::{OwnAllocator, on_shortage};

@@ -15,7 +15,7 @@ use allocsample_front::{
 };
 use allocsample_record::{ExitHow, HeapId, OwnFigure, ValueRecord};
 
-use crate::{ALLOCATOR, attach};
+use crate::{ALLOCATOR, attach, go};
 
 unsafe extern "C" {
     fn shim_find_next();
@@ -30,7 +30,7 @@ unsafe extern "C" {
     fn shim_probe_alloc(address: u64, size: u64, weighted_bytes: u64);
     fn shim_probe_free(address: u64);
     fn shim_next_malloc_address() -> *const c_void;
-    fn shim_start_ticks() -> bool;
+    fn shim_start_ticks(with_faults: bool) -> bool;
     fn shim_end_ticks();
     fn shim_give_back_signal_stack(stack: *mut c_void);
     fn shim_find_object(address: *const c_void, found: *mut Object) -> bool;
@@ -107,6 +107,7 @@ unsafe extern "C" fn construct(
     let groups = groups_of(&config);
     let signal = config.snapshot_signal;
     let has_ticks = config.tick_period_ns.is_some();
+    let is_go = config.pages_interval.is_some() && go::is_program();
     let is_on = switch_on(config, unknown_setting);
     if let Some(signal) = signal.filter(|_| is_on) {
         take_signal(signal);
@@ -125,9 +126,11 @@ unsafe extern "C" fn construct(
         // SAFETY: as above.
         unsafe { bridges_join(groups & EMBEDDED) };
     }
-    if has_ticks && AGENT.is_on() {
+    let has_pages = AGENT.is_on() && AGENT.prepare_pages(is_go);
+    if (has_ticks || has_pages) && AGENT.is_on() {
         // SAFETY: no code of the program has run.
-        if !unsafe { shim_start_ticks() } {
+        let has_signal = unsafe { shim_start_ticks(has_pages) };
+        if !has_signal && has_ticks {
             complain(&[
                 b"allocsample: no signal is free for ALLOCSAMPLE_TIME_HZ; time is not sampled\n",
             ]);

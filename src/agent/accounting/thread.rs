@@ -56,6 +56,8 @@ pub(super) struct ThreadState {
     pub(super) interval_index: Cell<u32>,
     /// [`PAUSED`], [`DISABLED`], [`LEFT_OUT`]. If any: bytes are counted as muted.
     pub(super) is_paused: Cell<u32>,
+    /// Index of its place among the threads whose page faults are sampled, plus one; 0 for none.
+    fault_place: Cell<u32>,
     /// The value that the counter was last set to, or a marker of [`super::slow_path`] while the agent is at work.
     pub(super) granted: Cell<u64>,
     pub(super) total_bytes: Cell<u64>,
@@ -149,6 +151,16 @@ impl ShimThread {
     /// Returns and clears the address of the timer slot; 0: there was none.
     pub fn take_tick_place(&self) -> u64 {
         self.state.tick_place.replace(0)
+    }
+
+    /// Its place among the threads whose page faults are sampled, plus one; 0 for none.
+    pub fn fault_place(&self) -> u32 {
+        self.state.fault_place.get()
+    }
+
+    /// See [`Self::fault_place`].
+    pub fn set_fault_place(&self, place: u32) {
+        self.state.fault_place.set(place);
     }
 
     /// Where the machine describes its own stack on this thread; 0 for nowhere.

@@ -1,7 +1,7 @@
 //! Finds environment variables that look like settings of ours and are not.
 
 /// The settings that [`super::Config::read`] reads.
-pub(super) const NAMES: [&str; 24] = [
+pub(super) const NAMES: [&str; 25] = [
     "CHILDREN",
     "EMBEDDED",
     "INLINING",
@@ -15,6 +15,7 @@ pub(super) const NAMES: [&str; 24] = [
     "MAX_SIZE",
     "ON_FULL",
     "OUTPUT",
+    "PAGES",
     "ROTATE_EVERY",
     "ROTATE_SIZE",
     "RUNTIME",

@@ -42,6 +42,25 @@ impl File {
         Self::open(path, libc::O_WRONLY | libc::O_APPEND)
     }
 
+    /// An existing file, for reading at any place.
+    pub fn open_to_read(path: &CStr) -> Result<File, Errno> {
+        Self::open(path, libc::O_RDONLY)
+    }
+
+    /// Reads once, at an offset; returns how much of `buffer` was filled.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+        // SAFETY: the kernel writes into `buffer`.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_pread64,
+                self.0,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                offset,
+            )
+        })
+    }
+
     /// Reads from the start of an existing file; returns how much of `buffer` was filled.
     pub fn read_start(path: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
         // SAFETY: `path` is a C string; the kernel copies it.

@@ -62,6 +62,26 @@ pub fn own_ranges() -> impl Iterator<Item = (u64, u64)> {
     OWN_RANGES.all()
 }
 
+/// The end of the heap of `brk`.
+pub fn heap_end() -> u64 {
+    // SAFETY: asks only: no address is so low.
+    unsafe { libc::syscall(libc::SYS_brk, 0_i64) }.cast_unsigned()
+}
+
+/// The size of a page.
+pub fn page_bytes() -> usize {
+    static BYTES: AtomicUsize = AtomicUsize::new(0);
+    match BYTES.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: reads the auxiliary vector that libc has kept.
+            let bytes = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
+            BYTES.store(bytes, Ordering::Relaxed);
+            bytes
+        }
+        known => known,
+    }
+}
+
 /// Zeroed private memory that is never given back. `None`: the kernel has none for us.
 pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -2,9 +2,11 @@
 //! cancellation point: system calls are made directly, because libc's wrappers of `open` or `write` may end the thread.
 
 pub mod clock;
+pub mod fault_events;
 pub mod file;
 pub mod futex;
 pub mod memory;
+pub mod pagemap;
 pub mod process;
 pub mod residency;
 pub mod scratch;
