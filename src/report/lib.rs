@@ -20,6 +20,7 @@ pub mod ledger;
 pub mod lifetimes;
 mod numbering;
 pub mod origin;
+mod pages;
 mod pairs;
 #[cfg(test)]
 mod random_profile;

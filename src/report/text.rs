@@ -6,10 +6,11 @@ mod table;
 
 use std::io::{self, Write};
 
-use allocsample_profile::{LostReason, Note, Profile};
+use allocsample_profile::{Figure, LostReason, Note, Profile};
 
 use crate::coverage::Coverage;
 use crate::frames::Frames;
+use crate::pages::PageAudit;
 use crate::selection::Selection;
 use crate::sums::Figures;
 use crate::table::{By, Request, Sort, Table};
@@ -261,6 +262,9 @@ pub fn summary_lines(profile: &Profile, totals: &Totals) -> Vec<String> {
             "estimate - exact = {z:+.1} standard errors, of what the sampled heaps allocated"
         ),
         (None, Some(runtime)) => format!("none: {runtime} has no count of bytes to compare with"),
+        (None, None) if !profile.is_periodic() => {
+            "none: there is no exact count to compare with".to_owned()
+        }
         (None, None) => "periodic samples have no standard error to compare with".to_owned(),
     };
     let mut lines = vec![
@@ -349,6 +353,14 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     lines.extend(coverage.and_then(Coverage::warning));
     lines.extend(coverage.iter().flat_map(|it| it.unreconciled.clone()));
     lines.extend(runtimes::lines(profile));
+    lines.extend(PageAudit::of(profile).map(|audit| audit.line()));
+    let pages_lost = profile.own_cost.of(Figure::PagesNotRecordedBytes);
+    if pages_lost > 0 {
+        lines.push(format!(
+            "note: sampled page faults for {} were not recorded (the agent was at work, or the ring was full)",
+            units::bytes(pages_lost as f64)
+        ));
+    }
     if profile.part.before > 0 {
         let carried = profile.samples.iter().filter(|it| it.is_carried()).count();
         lines.push(format!(

@@ -160,6 +160,11 @@ pub struct Run {
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub time_hz: Option<u32>,
 
+    /// Also sample page faults, one for every BYTES that they make resident, to see who made memory resident whatever its
+    /// allocator; `report --heap pages` shows them [default: off; 256K if BYTES is left out]
+    #[arg(long, value_name = "BYTES", value_parser = interval, num_args = 0..=1, require_equals = true, default_missing_value = "256K")]
+    pub pages: Option<String>,
+
     /// Do not look up names; `allocsample symbolize` can add them later
     #[arg(long)]
     pub no_symbolize: bool,

@@ -134,6 +134,7 @@ fn environment(
             "ALLOCSAMPLE_TIME_HZ",
             options.time_hz.map(|hz| hz.to_string()),
         ),
+        ("ALLOCSAMPLE_PAGES", options.pages.clone()),
     ];
     let given = given
         .into_iter()
