@@ -78,7 +78,7 @@ impl Profile {
         let mut profile = Self {
             intervals: self.pages.intervals.clone(),
             reach: Reach::of_other_heaps(self.pages.intervals.len()),
-            own_cost: self.own_cost.clone(),
+            own_cost: self.own_cost,
             ..self.without_samples()
         };
         let known = profile.intervals.iter().filter(|it| it.interval_bytes != 0);

@@ -1,3 +1,5 @@
+#![allow(clippy::indexing_slicing, reason = "a test may fail")]
+
 use std::vec::Vec;
 
 use super::*;
