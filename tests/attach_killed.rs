@@ -1,6 +1,5 @@
 //! Promise: whenever the attaching command is killed, the program goes on as if nobody had been there, and the next command
 //! finishes or removes what was begun.
-#![cfg(target_arch = "x86_64")]
 
 mod support;
 
@@ -15,14 +14,29 @@ use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+use support::Program;
 use support::attached::Attached;
 use support::room::stderr;
-use support::{Program, skip};
 
 /// `PTRACE_SEIZE`: from here on the command has somebody who could suffer.
 const SEIZE: u64 = 0x4206;
-const SYS_PWRITE64: u64 = 18;
-const SYS_PTRACE: u64 = 101;
+const SYS_PWRITE64: u64 = nix::libc::SYS_pwrite64 as u64;
+const SYS_PTRACE: u64 = nix::libc::SYS_ptrace as u64;
+
+/// A helper's memory begins with its code, on pages of its own: see `src/attach/machine/`.
+const CODE_BYTES: u64 = match cfg!(target_arch = "x86_64") {
+    true => 4 << 10,
+    false => 64 << 10,
+};
+
+/// The number and the first argument of the system call that a process is about to make.
+fn call_of(pid: Pid) -> (u64, u64) {
+    let registers = ptrace::getregs(pid).expect("the command");
+    #[cfg(target_arch = "x86_64")]
+    return (registers.orig_rax, registers.rdi);
+    #[cfg(target_arch = "aarch64")]
+    return (registers.regs[8], registers.regs[0]);
+}
 
 /// Runs the command under our own ptrace, and kills it when it is about to do the step of this number. Whether it came that far.
 fn kill_at(step: usize, command: Command) -> bool {
@@ -61,9 +75,9 @@ fn follow(mut command: Command, mut at: impl FnMut(usize) -> Then) -> (WaitStatu
         ptrace::syscall(pid, signal.take()).expect("the command");
         match waitpid(pid, None).expect("the command") {
             WaitStatus::PtraceSyscall(_) => {
-                let registers = ptrace::getregs(pid).expect("the command");
-                let is_step = match registers.orig_rax {
-                    SYS_PTRACE => steps > 0 || registers.rdi == SEIZE,
+                let (call, first_argument) = call_of(pid);
+                let is_step = match call {
+                    SYS_PTRACE => steps > 0 || first_argument == SEIZE,
                     SYS_PWRITE64 => steps > 0,
                     _ => false,
                 };
@@ -171,8 +185,8 @@ fn commands_killed_at_each_step_leave_a_program_that_changes_users_as_it_was() {
 
 /// Whether a helper has answered, or wants the library, and waits until the command has noticed.
 fn has_a_waiting_helper(running: &Attached) -> bool {
-    // As `src/attach/helper.rs` has them: the second word of the second page, and its values.
-    const STATE_AT: u64 = 4096 + 8;
+    // As `src/attach/helper.rs` has them: the second word after the code, and its values.
+    const STATE_AT: u64 = CODE_BYTES + 8;
     const WAITING: [u64; 2] = [1, 3];
     let Some(region) = running.mapped_at("allocsample-attach") else {
         return false;
@@ -266,7 +280,8 @@ fn the_status_of_a_process_says_what_an_interrupted_attach_has_left() {
     let pid = running.pid();
     kill_when(&running, &["attach", &pid], |running| state(running).2 > 0);
     let status = running.done(&["ctl", &pid, "status"]);
-    assert!(status.contains("100 KiB"), "{status}");
+    let kib = (CODE_BYTES >> 10) + 96;
+    assert!(status.contains(&format!("{kib} KiB")), "{status}");
     assert!(
         status.contains("of an interrupted attach or detach; the next attach or detach removes it")
     );
@@ -332,8 +347,9 @@ fn two_commands_at_once_come_one_after_the_other() {
 
 #[test]
 fn registers_and_signals_are_the_programs_own_when_the_attach_is_killed() {
+    #[cfg(target_arch = "x86_64")]
     if !std::is_x86_feature_detected!("avx2") {
-        return skip("the processor has no AVX2");
+        return support::skip("the processor has no AVX2");
     }
     kill_at_each_step("compute", &["attach"]);
 }

@@ -1,6 +1,5 @@
 //! Promise: what the C library does to all threads of a process, or under locks of its own, neither waits for the command nor
 //! for what it has started in the process.
-#![cfg(target_arch = "x86_64")]
 
 mod support;
 

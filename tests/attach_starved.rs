@@ -1,5 +1,4 @@
 //! Promise: on a busy machine, where threads starve for locks and for their turn, `attach` and `detach` freeze no program.
-#![cfg(target_arch = "x86_64")]
 
 mod support;
 

@@ -14,9 +14,12 @@
 
 use std::ops::Range;
 
+use crate::frame::signal_frame_at;
 use crate::image::{Image, Memory};
+use crate::machine::{
+    self, Registers, SIGNAL_RETURN, WAITING_CALLS, code_address, interrupted_call,
+};
 use crate::target::{Mapping, file_name, is_agent};
-use crate::tracee::Registers;
 
 /// How many bytes of a stack are searched for signal frames.
 const MOST_STACK_BYTES: u64 = 1 << 20;
@@ -27,13 +30,6 @@ const LOCK_FRAME_BYTES: usize = 256;
 /// The C library's allocator has unnamed functions before and between the named ones: it is one object file of 25
 /// KiB.
 const ALLOCATOR_MARGIN: u64 = 16 << 10;
-
-/// `mov $15, %rax; syscall`: what a signal handler returns to, in every C library.
-pub(crate) const SIGNAL_RETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-
-/// Offset from the address that a handler returns to, up to the interrupted instruction's address: 8 bytes, 40 in the
-/// kernel's `struct ucontext` before the registers, and 16 registers before this one.
-const INTERRUPTED_BY_8: usize = 1 + 5 + 16;
 
 const ALLOCATOR_FUNCTIONS: [&str; 12] = [
     "malloc",
@@ -63,36 +59,6 @@ const ASKING_ALL_THREADS: [&str; 9] = [
     "setgroups",
 ];
 
-/// System calls in which threads wait.
-const WAITING_CALLS: [i64; 25] = [
-    libc::SYS_read,
-    libc::SYS_write,
-    libc::SYS_poll,
-    libc::SYS_ppoll,
-    libc::SYS_select,
-    libc::SYS_pselect6,
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_nanosleep,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_pause,
-    libc::SYS_rt_sigsuspend,
-    libc::SYS_rt_sigtimedwait,
-    libc::SYS_wait4,
-    libc::SYS_waitid,
-    libc::SYS_futex,
-    libc::SYS_io_getevents,
-    // One of the above, after it was interrupted by a stop.
-    libc::SYS_restart_syscall,
-];
-
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
@@ -116,12 +82,6 @@ pub(crate) struct Forbidden {
     /// Where signal handlers return to.
     signal_returns: Vec<u64>,
     mappings: Vec<Mapping>,
-}
-
-/// The system call that a stopped thread was in.
-pub(crate) fn interrupted_call(registers: &Registers) -> Option<i64> {
-    let call = registers.orig_rax.cast_signed();
-    (call >= 0).then_some(call)
 }
 
 impl Forbidden {
@@ -217,42 +177,46 @@ impl Forbidden {
         let bytes = memory.read_some(stack & !7, LOCK_FRAME_BYTES);
         let words = bytes.chunks_exact(8);
         let mut words = words.map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])));
-        words.any(|word| is_in(&self.asking, word))
+        words.any(|word| is_in(&self.asking, code_address(word)))
     }
 
     /// What the thread with these registers is doing.
     pub fn look_at(&self, memory: &Memory, registers: &Registers) -> Standing {
-        let call = interrupted_call(registers);
+        let (code, stack) = (machine::code(registers), machine::stack(registers));
+        let call = interrupted_call(memory, registers);
         let busy = match call {
-            Some(call) if !WAITING_CALLS.contains(&call) || is_in(&self.loader, registers.rip) => {
+            Some(call) if !WAITING_CALLS.contains(&call) || is_in(&self.loader, code) => {
                 return Standing::Waiting;
             }
             Some(_) => Standing::Waiting,
-            None if is_in(&self.running, registers.rip) => return Standing::Busy,
+            None if is_in(&self.running, code) => return Standing::Busy,
             None => Standing::Busy,
         };
         let mapping = |address| self.mappings.iter().find(move |m| m.contains(address));
         // A stack or code that was mapped after the list was read; the next look reads the list again.
-        let Some(stack) = mapping(registers.rsp).filter(|_| mapping(registers.rip).is_some())
-        else {
+        let Some(end) = mapping(stack).filter(|_| mapping(code).is_some()) else {
             return busy;
         };
-        let start = registers.rsp & !7;
-        let bytes = (stack.end - start).min(MOST_STACK_BYTES);
+        let start = stack & !7;
+        let bytes = (end.end - start).min(MOST_STACK_BYTES);
         let words: Vec<u64> = memory
             .read_some(start, bytes as usize)
             .chunks_exact(8)
             .map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])))
             .collect();
-        let has_interrupted = |(at, word): (usize, &u64)| {
-            let interrupted = words.get(at + INTERRUPTED_BY_8);
-            self.signal_returns.contains(word)
-                && interrupted.is_none_or(|&code| is_in(&self.running, code))
+        let is_return = |word| self.signal_returns.contains(&word);
+        let has_interrupted = |at| {
+            let frame = signal_frame_at(&words, at, is_return);
+            frame.is_some_and(|frame| {
+                let interrupted = frame.interrupted;
+                interrupted.is_none_or(|code| is_in(&self.running, code))
+            })
         };
-        let mut nearest = words.iter().take(LOCK_FRAME_BYTES / 8);
-        let is_at_a_lock =
-            call == Some(libc::SYS_futex) && nearest.any(|&word| is_in(&self.locking, word));
-        match is_at_a_lock || words.iter().enumerate().any(has_interrupted) {
+        let nearest = words.iter().take(LOCK_FRAME_BYTES / 8).copied();
+        let mut nearest = nearest.chain(machine::link(registers));
+        let is_at_a_lock = call == Some(libc::SYS_futex)
+            && nearest.any(|word| is_in(&self.locking, code_address(word)));
+        match is_at_a_lock || (0..words.len()).any(has_interrupted) {
             true => busy,
             false => Standing::Free,
         }
@@ -283,17 +247,9 @@ mod tests {
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
     use super::*;
+    use crate::frame::put_frame;
+    use crate::machine::tests::registers;
     use crate::target::Target;
-
-    /// Registers of a thread of ours that runs `code` with its stack at `stack`.
-    fn registers(code: u64, stack: u64, call: Option<i64>) -> Registers {
-        // SAFETY: numbers, for which 0 is a value.
-        let mut registers: Registers = unsafe { std::mem::zeroed() };
-        registers.rip = code;
-        registers.rsp = stack;
-        registers.orig_rax = call.unwrap_or(-1).cast_unsigned();
-        registers
-    }
 
     #[test]
     fn a_thread_is_borrowed_only_outside_of_allocator_and_loader() {
@@ -304,7 +260,7 @@ mod tests {
         let mappings = Target::find(pid).unwrap().mappings().unwrap();
         let forbidden = Forbidden::find(&memory, mappings);
         let malloc = libc::malloc as *const () as u64;
-        let here = interrupted_call as *const () as u64;
+        let here = is_c_library as *const () as u64;
         let low = stack.as_ptr().expose_provenance() as u64;
         let look = |code, call| {
             let registers = registers(code, low, call);
@@ -314,7 +270,7 @@ mod tests {
         assert_eq!(look(malloc, None), Standing::Busy);
         assert_eq!(look(libc::getpid as *const () as u64, None), Standing::Busy);
         let waiting = libc::poll as *const () as u64;
-        assert_eq!(look(waiting, Some(libc::SYS_poll)), Standing::Free);
+        assert_eq!(look(waiting, Some(libc::SYS_ppoll)), Standing::Free);
         assert_eq!(look(waiting, Some(libc::SYS_brk)), Standing::Waiting);
         assert_eq!(look(waiting, Some(libc::SYS_futex)), Standing::Free);
         let mut stack = stack;
@@ -324,12 +280,12 @@ mod tests {
         // This waits for a lock of the allocator. Elsewhere on the stack the same word is a leftover.
         stack[2] = malloc + 4;
         assert_eq!(look(waiting, Some(libc::SYS_futex)), Standing::Waiting);
-        assert_eq!(look(waiting, Some(libc::SYS_poll)), Standing::Free);
+        assert_eq!(look(waiting, Some(libc::SYS_ppoll)), Standing::Free);
         assert_eq!(look(here, None), Standing::Free);
         // A signal frame, which says where its handler interrupted the thread.
-        stack[1000] = *forbidden.signal_returns.first().unwrap();
+        let return_to = *forbidden.signal_returns.first().unwrap_or(&0);
         for (interrupted, standing) in [(malloc, Standing::Busy), (here, Standing::Free)] {
-            stack[1000 + INTERRUPTED_BY_8] = interrupted;
+            put_frame(&mut stack, 1000, return_to, interrupted);
             assert_eq!(look(here, None), standing);
         }
     }
@@ -345,7 +301,7 @@ mod tests {
             let mappings = Target::find(pid).unwrap().mappings().unwrap();
             let forbidden = Forbidden::find(&memory, mappings);
             // `raise` is in the C library.
-            let registers = registers(interrupted_call as *const () as u64, low, None);
+            let registers = registers(is_c_library as *const () as u64, low, None);
             let is_busy = forbidden.look_at(&memory, &registers) == Standing::Busy;
             FOUND.store(is_busy, Ordering::Relaxed);
         }

@@ -14,6 +14,7 @@ use nix::sys::signal::SigSet;
 use crate::borrow::{Forbidden, Standing};
 use crate::image::Memory;
 use crate::leftover;
+use crate::machine;
 use crate::parts::{Functions, find_functions, find_instructions, present_function};
 use crate::remote::{Borrowed, Instructions, put_back};
 use crate::rendezvous::Rendezvous;
@@ -275,13 +276,20 @@ impl Work<'_> {
         if !self.settle(tracee, patience)? {
             return Ok(Ok(None));
         }
+        if machine::has_shadow_stack(tracee.thread()) {
+            put_back(tracee, tracee.registers()?, self.target)?;
+            return Ok(Err(AttachError::ShadowStack(self.target.pid())));
+        }
         match self.forbidden.look_at(self.memory, &tracee.registers()?) {
             Standing::Free => {}
             Standing::Busy if self.wait_for_it(tracee, patience)? => {}
             Standing::Busy | Standing::Waiting => return self.let_go(tracee),
         }
-        let room = tracee.registers()?.rsp;
-        let room = self.forbidden.end_of_stack(room).unwrap_or(u64::MAX);
+        let room = tracee.registers()?;
+        let room = self
+            .forbidden
+            .end_of_stack(machine::stack(&room))
+            .unwrap_or(u64::MAX);
         let keep_going = || self.keep_going();
         let taken = Borrowed::take(
             self.target,

@@ -7,7 +7,14 @@
 //! At every moment the words say who may be using the region, so that the next command can finish the work of a
 //! killed one (`leftover.rs`).
 
-pub(crate) const PAGE: u64 = 4096;
+#[cfg_attr(target_arch = "x86_64", path = "helper/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "helper/aarch64.rs")]
+mod instructions;
+
+use crate::machine::CODE_BYTES;
+
+/// Code and data have different rights: a page or more.
+pub(crate) const PAGE: u64 = CODE_BYTES;
 pub(crate) const DATA_BYTES: u64 = 32 << 10;
 const STACK_BYTES: u64 = 64 << 10;
 const TEXT_BYTES: u64 = 8 << 10;
@@ -34,214 +41,6 @@ const PATIENCE_S: u64 = 10;
 const fn at(word: Word) -> usize {
     8 * word as usize
 }
-
-// First comes the code that the borrowed thread's function returns to. It stores the result, records that the thread
-// has left the function, and lets the kernel put everything back. Then comes the helper thread's code, with the words
-// in rdi. It answers, waits until we have read the answer, and jumps to `munmap` for its own memory, from which it
-// does not return.
-std::arch::global_asm!(
-    ".pushsection .rodata.allocsample_helper, \"a\", @progbits",
-    ".globl allocsample_helper_start",
-    ".hidden allocsample_helper_start",
-    "allocsample_helper_start:",
-    "mov qword ptr [rip + allocsample_helper_start + {page} + {result}], rax",
-    "mov qword ptr [rip + allocsample_helper_start + {page} + {has_returned}], 1",
-    "mov eax, 15", // rt_sigreturn
-    "syscall",
-    ".globl allocsample_helper_entry",
-    ".hidden allocsample_helper_entry",
-    "allocsample_helper_entry:",
-    "push rbx",
-    "push r12",
-    "sub rsp, 8",
-    "mov rbx, rdi",
-    "cmp qword ptr [rbx + {is_filtered}], 0",
-    "jne 1f",
-    "mov eax, 186", // gettid
-    "syscall",
-    "mov qword ptr [rbx + {helper}], rax",
-    "1:",
-    "call qword ptr [rbx + {pthread_self}]",
-    "mov rdi, rax",
-    "call qword ptr [rbx + {pthread_detach}]",
-    "mov rax, qword ptr [rbx + {function}]",
-    "test rax, rax",
-    "jnz 2f",
-    // The library's file, if this process can open it.
-    "mov rsi, qword ptr [rbx + {file}]",
-    "test rsi, rsi",
-    "jz 20f",
-    "mov edi, -100",    // AT_FDCWD
-    "mov edx, 0x80000", // O_RDONLY | O_CLOEXEC
-    "mov eax, 257",     // openat
-    "syscall",
-    "test eax, eax",
-    "js 20f",
-    "mov edi, eax",
-    "mov eax, 3", // close
-    "syscall",
-    "jmp 30f",
-    // A copy of it, which the command writes.
-    "20:",
-    "mov rdi, qword ptr [rbx + {copy_name}]",
-    "mov esi, 1",   // MFD_CLOEXEC
-    "mov eax, 319", // memfd_create
-    "syscall",
-    "test eax, eax",
-    "js 28f",
-    "mov qword ptr [rbx + {descriptor}], rax",
-    // Hardly any process uses so high a number. The descriptor keeps its own number where the limit forbids this one.
-    "mov r12d, 1023",
-    "21:",
-    "mov edi, dword ptr [rbx + {descriptor}]",
-    "mov esi, 1030", // F_DUPFD_CLOEXEC
-    "mov edx, r12d",
-    "mov eax, 72", // fcntl
-    "syscall",
-    "test eax, eax",
-    "jns 22f",
-    "shr r12d, 2",
-    "cmp r12d, 60",
-    "ja 21b",
-    "jmp 23f",
-    "22:",
-    "mov edi, dword ptr [rbx + {descriptor}]",
-    "mov qword ptr [rbx + {descriptor}], rax",
-    "mov eax, 3",
-    "syscall",
-    "23:",
-    "mov qword ptr [rbx + {state}], {wants_library}",
-    "call 40f",
-    "lea r12, [rax + {patience}]",
-    "24:",
-    "mov rax, qword ptr [rbx + {state}]",
-    "cmp rax, {working}",
-    "je 30f",
-    "cmp rax, {end}",
-    "je 25f",
-    "mov edi, 1000",
-    "call qword ptr [rbx + {usleep}]",
-    "call 40f",
-    "cmp rax, r12",
-    "jle 24b",
-    "25:",
-    "mov edi, dword ptr [rbx + {descriptor}]",
-    "mov eax, 3",
-    "syscall",
-    "jmp 7f",
-    "28:",
-    "neg eax",
-    "mov qword ptr [rbx + {copy_error}], rax",
-    "jmp 5f",
-    "30:",
-    "mov rdi, qword ptr [rbx + {library}]",
-    "mov esi, 2", // RTLD_NOW
-    "call qword ptr [rbx + {dlopen}]",
-    "test rax, rax",
-    "jz 3f",
-    "mov rdi, rax",
-    "mov rsi, qword ptr [rbx + {function_name}]",
-    "call qword ptr [rbx + {dlsym}]",
-    "test rax, rax",
-    "jz 3f",
-    "2:",
-    "mov rdi, qword ptr [rbx + {settings}]",
-    "mov rsi, qword ptr [rbx + {text}]",
-    "mov rdx, qword ptr [rbx + {text_bytes}]",
-    "call rax",
-    "mov dword ptr [rbx + {answer}], eax",
-    "jmp 4f",
-    "3:",
-    "call qword ptr [rbx + {dlerror}]",
-    "mov qword ptr [rbx + {load_error}], rax",
-    "4:",
-    "mov edi, dword ptr [rbx + {descriptor}]",
-    "test edi, edi",
-    "js 5f",
-    "mov eax, 3",
-    "syscall",
-    "5:",
-    "mov qword ptr [rbx + {state}], {answered}",
-    "call 40f",
-    "lea r12, [rax + {patience}]",
-    "6:",
-    "cmp qword ptr [rbx + {state}], {end}",
-    "je 8f",
-    "mov edi, 1000",
-    "call qword ptr [rbx + {usleep}]",
-    "call 40f",
-    "cmp rax, r12",
-    "jle 6b",
-    // The command did not respond. If the borrowed thread is still in the function, the memory is left to the next
-    // command.
-    "7:",
-    "cmp qword ptr [rbx + {state}], {end}",
-    "je 8f",
-    "cmp qword ptr [rbx + {has_returned}], 0",
-    "jne 8f",
-    "mov qword ptr [rbx + {state}], {left}",
-    "xor eax, eax",
-    "add rsp, 8",
-    "pop r12",
-    "pop rbx",
-    "ret",
-    "8:",
-    "mov rdi, qword ptr [rbx + {region}]",
-    "mov rsi, qword ptr [rbx + {region_bytes}]",
-    "mov rax, qword ptr [rbx + {munmap}]",
-    "add rsp, 8",
-    "pop r12",
-    "pop rbx",
-    "jmp rax",
-    // Returns the seconds since boot. The coarse clock needs neither a system call nor the TSC, which the process may have
-    // disabled (PR_SET_TSC).
-    "40:",
-    "sub rsp, 24",
-    "mov edi, 6", // CLOCK_MONOTONIC_COARSE
-    "mov rsi, rsp",
-    "call qword ptr [rbx + {clock_gettime}]",
-    "mov rax, qword ptr [rsp]",
-    "add rsp, 24",
-    "ret",
-    ".globl allocsample_helper_end",
-    ".hidden allocsample_helper_end",
-    "allocsample_helper_end:",
-    ".popsection",
-    page = const PAGE,
-    patience = const PATIENCE_S,
-    working = const WORKING,
-    answered = const ANSWERED,
-    end = const END,
-    wants_library = const WANTS_LIBRARY,
-    left = const LEFT,
-    state = const at(Word::State),
-    has_returned = const at(Word::HasReturned),
-    result = const at(Word::Result),
-    helper = const at(Word::Helper),
-    is_filtered = const at(Word::IsFiltered),
-    function = const at(Word::Function),
-    file = const at(Word::File),
-    library = const at(Word::Library),
-    copy_name = const at(Word::CopyName),
-    copy_error = const at(Word::CopyError),
-    descriptor = const at(Word::Descriptor),
-    function_name = const at(Word::FunctionName),
-    settings = const at(Word::Settings),
-    text = const at(Word::Text),
-    text_bytes = const at(Word::TextBytes),
-    answer = const at(Word::Answer),
-    load_error = const at(Word::LoadError),
-    region = const at(Word::Region),
-    region_bytes = const at(Word::RegionBytes),
-    dlopen = const at(Word::Dlopen),
-    dlsym = const at(Word::Dlsym),
-    dlerror = const at(Word::Dlerror),
-    pthread_self = const at(Word::PthreadSelf),
-    pthread_detach = const at(Word::PthreadDetach),
-    usleep = const at(Word::Usleep),
-    clock_gettime = const at(Word::ClockGettime),
-    munmap = const at(Word::Munmap),
-);
 
 unsafe extern "C" {
     static allocsample_helper_start: u8;
@@ -385,6 +184,7 @@ impl Data {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::SYSTEM_CALL;
 
     #[test]
     fn the_helpers_words_point_to_what_follows_them() {
@@ -416,9 +216,9 @@ mod tests {
         let code = code();
         assert!(!code.is_empty() && code.len() as u64 <= PAGE);
         // The code ends with a return, so execution never runs past it.
-        assert_eq!(code.last(), Some(&0xc3));
+        assert!(code.ends_with(instructions::RETURN));
         // The borrowed thread's part ends in its system call.
         let entry = entry() as usize;
-        assert_eq!(&code[entry - 2..entry], &[0x0f, 0x05]);
+        assert!(code[..entry].ends_with(&SYSTEM_CALL));
     }
 }

@@ -21,6 +21,7 @@ use crate::AttachError;
 use crate::call::Work;
 use crate::helper::{ANSWERED, END, LEFT, MAGIC, WANTS_LIBRARY, Word, place};
 use crate::image::Memory;
+use crate::machine;
 use crate::remote::{Borrowed, put_back};
 use crate::target::{Mapping, Target};
 use crate::tracee::Tracee;
@@ -192,7 +193,8 @@ impl Work<'_> {
         let mut is_inside = true;
         if tracee.settle(STOP)? {
             let registers = tracee.registers()?;
-            is_inside = region.contains(&registers.rip) || region.contains(&registers.rsp);
+            is_inside = region.contains(&machine::code(&registers))
+                || region.contains(&machine::stack(&registers));
             put_back(&tracee, registers, self.target)?;
         } else if tracee.is_gone() {
             is_inside = false;

@@ -12,36 +12,26 @@
 //! rendezvous  a deadlock of the C library's that it can be a part of
 //! call     the whole: a helper thread in the process opens the library and calls the function
 //! leftover ends what a command has begun that was killed
+//! machine  registers, system calls and instructions of the processor
 //! ```
 //!
 //! A borrowed thread must not open the library: it may hold the loader's lock or the allocator's. It calls
 //! `pthread_create`, which takes neither for long, and continues where it was a few milliseconds later. The thread
 //! that it started waits for locks like any other.
 
-#[cfg(target_arch = "x86_64")]
 mod borrow;
-#[cfg(target_arch = "x86_64")]
 mod call;
-#[cfg(target_arch = "x86_64")]
 mod frame;
-#[cfg(target_arch = "x86_64")]
 mod helper;
-#[cfg(target_arch = "x86_64")]
 mod image;
-#[cfg(target_arch = "x86_64")]
 mod leftover;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(target_arch = "x86_64", path = "machine/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "machine/aarch64.rs")]
+mod machine;
 mod parts;
-#[cfg(target_arch = "x86_64")]
 mod remote;
-#[cfg(target_arch = "x86_64")]
 mod rendezvous;
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(dead_code, reason = "threads are borrowed on x86-64 only")
-)]
 mod target;
-#[cfg(target_arch = "x86_64")]
 mod tracee;
 
 use std::io;
@@ -174,44 +164,21 @@ pub enum AttachError {
         what: &'static str,
         error: io::Error,
     },
-    #[error("attach works on x86-64 only; start the program under `allocsample run`")]
-    OtherArchitecture,
 }
 
 /// Makes the process call the function, and waits for its answer. First finishes or undoes what interrupted calls
 /// have begun.
-#[cfg(target_arch = "x86_64")]
 pub fn call(target: &Target, request: &Request<'_>) -> Result<Reply, AttachError> {
     call::call(target, request)
 }
 
 /// Finishes or undoes what interrupted calls have begun, and nothing else.
-#[cfg(target_arch = "x86_64")]
 pub fn finish_earlier(target: &Target, despite_seccomp: bool) -> Result<(), AttachError> {
     call::finish_earlier(target, despite_seccomp)
 }
 
 /// Describes what interrupted calls have left in the process. `None` if there is nothing, if another call is at work
 /// on it, or if we may not look into it.
-#[cfg(target_arch = "x86_64")]
 pub fn leftover(pid: i32) -> Option<String> {
     leftover::describe(pid)
-}
-
-/// Not on this processor.
-#[cfg(not(target_arch = "x86_64"))]
-pub fn call(_target: &Target, _request: &Request<'_>) -> Result<Reply, AttachError> {
-    Err(AttachError::OtherArchitecture)
-}
-
-/// Not on this processor.
-#[cfg(not(target_arch = "x86_64"))]
-pub fn finish_earlier(_target: &Target, _despite_seccomp: bool) -> Result<(), AttachError> {
-    Ok(())
-}
-
-/// Not on this processor.
-#[cfg(not(target_arch = "x86_64"))]
-pub fn leftover(_pid: i32) -> Option<String> {
-    None
 }

@@ -2,9 +2,10 @@
 //! is loaded.
 
 use crate::AttachError;
-use crate::borrow::{SIGNAL_RETURN, is_c_library};
+use crate::borrow::is_c_library;
 use crate::helper::Word;
 use crate::image::{Image, Memory};
+use crate::machine::{SIGNAL_RETURN, SYSTEM_CALL_AND_RETURN, has_instructions};
 use crate::remote::Instructions;
 use crate::target::{Mapping, Target, file_name, is_agent};
 
@@ -83,10 +84,7 @@ pub(crate) fn find_instructions(
     memory: &Memory,
     mappings: &[Mapping],
 ) -> Result<Instructions, AttachError> {
-    let code = mappings
-        .iter()
-        .filter(|mapping| mapping.is_executable && is_c_library(file_name(&mapping.path)));
-    for mapping in code {
+    for mapping in mappings.iter().filter(|mapping| has_instructions(mapping)) {
         let bytes = memory.read_some(mapping.start, (mapping.end - mapping.start) as usize);
         let at = |pattern: &[u8]| {
             let at = bytes
@@ -94,9 +92,8 @@ pub(crate) fn find_instructions(
                 .position(|window| window == pattern)?;
             Some(mapping.start + at as u64)
         };
-        // `syscall; ret`
-        let system_call = at(&[0x0f, 0x05, 0xc3]);
-        if let (Some(system_call), Some(signal_return)) = (system_call, at(&SIGNAL_RETURN)) {
+        let both = (at(&SYSTEM_CALL_AND_RETURN), at(&SIGNAL_RETURN));
+        if let (Some(system_call), Some(signal_return)) = both {
             return Ok(Instructions {
                 system_call,
                 signal_return,

@@ -6,11 +6,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::borrow::{SIGNAL_RETURN, interrupted_call};
-use crate::frame::{Frame, RESTARTED, SIGNAL_AT, SIGNAL_BYTES, Saved, is_restarted};
+use crate::frame::{Frame, RESTARTED, SIGNAL_AT, SIGNAL_BYTES, Saved, handler_frame_bytes};
 use crate::image::Memory;
+use crate::machine::{
+    self, RETURN_ADDRESS_BYTES, Registers, SIGNAL_RETURN, SYSTEM_CALL, call_again, waits_at_futex,
+};
 use crate::target::Target;
-use crate::tracee::{Registers, SETXID, Stop, Tracee, Until, bit};
+use crate::tracee::{SETXID, Stop, Tracee, Until, bit};
 
 /// How long a thread may take for work of a few microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -29,11 +31,9 @@ const BLOCKED_SIGNALS: u64 = !bit(SETXID);
 /// user in a loop would otherwise keep this thread busy with nothing else.
 const ALL_SIGNALS: u64 = u64::MAX;
 
-/// Stack that the C library's handler takes besides its frame, which is as large as ours.
+/// Stack that the C library's handler takes besides its frame.
 const HANDLER_BYTES: u64 = 512;
 
-/// The instruction `syscall`.
-const SYSTEM_CALL: [u8; 2] = [0x0f, 0x05];
 const SYSCALL_BYTES: u64 = SYSTEM_CALL.len() as u64;
 
 /// Signals that show that the thread's work for us has gone wrong.
@@ -45,12 +45,12 @@ const FAULTS: [i32; 5] = [
     libc::SIGTRAP,
 ];
 
-/// Instructions that are found in every C library.
+/// Instructions that are found in every process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instructions {
-    /// `syscall; ret`
+    /// [`machine::SYSTEM_CALL_AND_RETURN`]
     pub system_call: u64,
-    /// `mov $15, %rax; syscall`: what signal handlers return to.
+    /// [`SIGNAL_RETURN`]
     pub signal_return: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Instructions {
 pub(crate) struct Place {
     /// The high end of the stack.
     pub stack: u64,
-    /// Code that stores the result and ends in `mov $15, %eax; syscall`.
+    /// Code that stores the result and ends in the system call of a signal handler's return.
     pub return_to: u64,
     /// The end of that.
     pub end: u64,
@@ -86,7 +86,8 @@ pub(crate) struct Borrowed<'a> {
 
 impl<'a> Borrowed<'a> {
     /// From here until [`Self::put_back`] no signal of the program is delivered to the thread. `None` if its stack,
-    /// whose end `room` knows, has no room for our frame and the C library's handler.
+    /// whose end `room` knows, has no room for our frame and the C library's handler, or if it has state that cannot be
+    /// put back.
     ///
     /// Calls `keep_going` every [`TURN`] while it waits for the thread.
     pub fn take(
@@ -98,14 +99,18 @@ impl<'a> Borrowed<'a> {
         keep_going: &'a dyn Fn(),
     ) -> io::Result<Option<Self>> {
         let registers = tracee.registers()?;
+        let Some(vectors) = tracee.vector_state()? else {
+            return Ok(None);
+        };
         let saved = Saved {
             call_again: call_again(memory, &registers),
             registers,
-            vectors: tracee.vector_state()?,
+            vectors,
             signal_mask: tracee.signal_mask()?,
         };
-        let Frame { start, bytes } = saved.below_stack(instructions.signal_return);
-        let handler_bytes = bytes.len() as u64 + HANDLER_BYTES;
+        let frame = saved.below_stack(instructions.signal_return);
+        let handler_bytes = handler_frame_bytes(&frame) + HANDLER_BYTES;
+        let Frame { start, bytes } = frame;
         if start.saturating_sub(handler_bytes) < room {
             return Ok(None);
         }
@@ -151,31 +156,21 @@ impl<'a> Borrowed<'a> {
 
     /// The thread's next instruction is the one that puts everything back.
     fn rest(&self) -> io::Result<()> {
-        let mut registers = self.registers_for(self.instructions.signal_return, [0; 6]);
-        registers.rsp = self.frame + 8;
-        self.tracee.set_registers(&registers)
+        let (code, stack) = self.at_rest();
+        self.tracee
+            .set_registers(&self.sent_to(code, stack, [0; 6]))
     }
 
-    fn registers_for(&self, code: u64, arguments: [u64; 6]) -> Registers {
-        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
-        Registers {
-            rip: code,
-            // The frame's first word is the address that `code` returns to.
-            rsp: self.frame,
-            rdi,
-            rsi,
-            rdx,
-            // A function's fourth argument, and a system call's.
-            rcx: r10,
-            r10,
-            r8,
-            r9,
-            // No system call may be restarted in place of this one.
-            orig_rax: u64::MAX,
-            // Direction: up, as functions expect it.
-            eflags: self.saved.registers.eflags & !0x400,
-            ..self.saved.registers
-        }
+    /// Where the thread is then, and its stack pointer.
+    fn at_rest(&self) -> (u64, u64) {
+        let stack = self.frame + RETURN_ADDRESS_BYTES;
+        (self.instructions.signal_return, stack)
+    }
+
+    /// The thread at code that returns to the instruction that puts everything back.
+    fn sent_to(&self, code: u64, stack: u64, arguments: [u64; 6]) -> Registers {
+        let return_to = self.instructions.signal_return;
+        machine::sent_to(&self.saved.registers, code, stack, return_to, arguments)
     }
 
     /// One system call.
@@ -183,8 +178,8 @@ impl<'a> Borrowed<'a> {
         if self.has_gone_on {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
-        let mut registers = self.registers_for(self.instructions.system_call, arguments);
-        registers.rax = number.cast_unsigned();
+        let registers = self.sent_to(self.instructions.system_call, self.frame, arguments);
+        let registers = machine::with_call(registers, number);
         loop {
             self.tracee.set_registers(&registers)?;
             // Its begin and its end.
@@ -192,7 +187,7 @@ impl<'a> Borrowed<'a> {
             for _ in 0..2 {
                 self.run_to(after, self.frame)?;
             }
-            let result = self.tracee.registers()?.rax.cast_signed();
+            let result = machine::result(&self.tracee.registers()?);
             self.rest()?;
             match result {
                 // The handler runs now, and the system call once more after it.
@@ -210,7 +205,7 @@ impl<'a> Borrowed<'a> {
             self.resume()?;
             self.wait_for(Stop::SystemCall)?;
             let registers = self.tracee.registers()?;
-            if (registers.rip, registers.rsp) == (code, stack) {
+            if place_of(&registers) == (code, stack) {
                 return Ok(());
             }
         }
@@ -236,9 +231,9 @@ impl<'a> Borrowed<'a> {
     ) -> io::Result<Option<u64>> {
         let Frame { start, bytes } = self.saved.below(place.stack, place.return_to);
         self.memory.write(start, &bytes)?;
-        let mut registers = self.registers_for(function, arguments);
-        registers.rsp = start;
-        registers.rax = 0;
+        let saved = &self.saved.registers;
+        let registers = machine::sent_to(saved, function, start, place.return_to, arguments);
+        let registers = machine::with_call(registers, 0);
         // This comes first: if we are killed between the two steps, the thread must not wait for a lock with this
         // signal blocked.
         self.tracee.set_signal_mask(BLOCKED_SIGNALS)?;
@@ -271,7 +266,7 @@ impl<'a> Borrowed<'a> {
             }
         }
         self.tracee.follow(false)?;
-        self.follow_to_the_end(place, start + 8)
+        self.follow_to_the_end(place, start + RETURN_ADDRESS_BYTES)
     }
 
     /// Runs the thread from the stop at which it has started the new thread until the function has returned.
@@ -287,7 +282,7 @@ impl<'a> Borrowed<'a> {
             self.wait_for(Stop::SystemCall)?;
             // The thread's own system calls stop it too.
             let registers = self.tracee.registers()?;
-            if (registers.rip, registers.rsp) == (place.end, stack) {
+            if place_of(&registers) == (place.end, stack) {
                 self.skip_call()?;
                 self.tracee.set_signal_mask(ALL_SIGNALS)?;
                 return self.memory.word(place.result).map(Some);
@@ -362,18 +357,8 @@ impl<'a> Borrowed<'a> {
     /// Whether a function that has its stack here waits for a lock, or is about to: the kernel restarts the call, or
     /// a handler has just returned to it. Nobody has woken the thread by then, so nobody relies on it.
     fn waits_for_a_lock(&self, registers: &Registers, place: &Place) -> bool {
-        const COMMAND: u64 = 0x7f;
-        if !(place.return_to..place.stack).contains(&registers.rsp) {
-            return false;
-        }
-        if is_restarted(registers) {
-            return interrupted_call(registers) == Some(libc::SYS_futex);
-        }
-        let operation = (registers.rsi & COMMAND) as i32;
-        interrupted_call(registers).is_none()
-            && *self.memory.read_some(registers.rip, SYSTEM_CALL.len()) == SYSTEM_CALL
-            && registers.rax == libc::SYS_futex as u64
-            && matches!(operation, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET)
+        (place.return_to..place.stack).contains(&machine::stack(registers))
+            && waits_at_futex(self.memory, registers)
     }
 
     /// The thread's work for us has gone wrong.
@@ -429,7 +414,7 @@ impl<'a> Borrowed<'a> {
     /// Stops the thread where the next instruction is the one that puts everything back. The kernel restarts an
     /// interrupted system call only from such a stop. False if the thread has ended.
     fn settle(&mut self) -> io::Result<bool> {
-        let at_rest = (self.instructions.signal_return, self.frame + 8);
+        let at_rest = self.at_rest();
         loop {
             // The thread is stopped or about to be; there is nothing else to wait for.
             while !self.tracee.settle(PATIENCE)? {
@@ -438,7 +423,7 @@ impl<'a> Borrowed<'a> {
                 }
             }
             let registers = self.tracee.registers()?;
-            if (registers.rip, registers.rsp) == at_rest {
+            if place_of(&registers) == at_rest {
                 return Ok(true);
             }
             // In a handler of the C library, whose end another thread waits for.
@@ -471,23 +456,8 @@ impl<'a> Borrowed<'a> {
         } = self.saved;
         self.tracee.set_vector_state(&vectors)?;
         self.tracee.set_signal_mask(signal_mask)?;
-        put_back(self.tracee, registers, self.target)?;
+        put_back(self.tracee, machine::continued(registers), self.target)?;
         self.memory.write(self.frame, &self.below_stack)
-    }
-}
-
-/// The system call that an interrupted thread restarts unless we put the thread back first.
-///
-/// A call that the kernel has restarted once has the number of `restart_syscall`, which does not survive a return
-/// from a signal frame. The original number is in the instruction before, where the C library loads it.
-fn call_again(memory: &Memory, registers: &Registers) -> u64 {
-    if registers.orig_rax != libc::SYS_restart_syscall as u64 {
-        return registers.orig_rax;
-    }
-    match *memory.read_some(registers.rip.wrapping_sub(7), 7) {
-        // `mov $number, %eax; syscall`
-        [0xb8, a, b, c, d, 0x0f, 0x05] => u64::from(u32::from_le_bytes([a, b, c, d])),
-        _ => registers.orig_rax,
     }
 }
 
@@ -495,21 +465,14 @@ fn call_again(memory: &Memory, registers: &Registers) -> u64 {
 ///
 /// Some system calls (`epoll_wait`, for one) end with EINTR when a thread is merely stopped for a moment. There was
 /// no signal, so no program expects that error: such a call is made once more.
-pub(crate) fn put_back(
-    tracee: &Tracee,
-    mut registers: Registers,
-    target: &Target,
-) -> io::Result<()> {
-    let is_interrupted = registers.rax.cast_signed() == -i64::from(libc::EINTR);
-    if let Some(call) = interrupted_call(&registers)
-        && is_interrupted
-        && !has_signal(target, tracee.thread())
-    {
-        registers.rip -= SYSCALL_BYTES;
-        registers.rax = call.cast_unsigned();
-        registers.orig_rax = u64::MAX;
-    }
-    tracee.set_registers(&registers)
+pub(crate) fn put_back(tracee: &Tracee, registers: Registers, target: &Target) -> io::Result<()> {
+    let again = machine::made_again(&registers).filter(|_| !has_signal(target, tracee.thread()));
+    tracee.set_registers(&again.unwrap_or(registers))
+}
+
+/// Where the thread is, and its stack pointer.
+fn place_of(registers: &Registers) -> (u64, u64) {
+    (machine::code(registers), machine::stack(registers))
 }
 
 /// Whether a signal is about to be delivered to the thread.

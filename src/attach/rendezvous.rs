@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::borrow::Forbidden;
 use crate::image::Memory;
+use crate::machine;
 use crate::remote::put_back;
 use crate::target::Target;
 use crate::tracee::Tracee;
@@ -119,8 +120,7 @@ fn free(tracee: &mut Tracee, target: &Target, memory: &Memory, waiter: Waiter) -
         return Ok(());
     }
     let registers = tracee.registers()?;
-    let still_waits = registers.orig_rax == libc::SYS_futex as u64
-        && registers.rdi == waiter.word
+    let still_waits = machine::waits_at(memory, &registers, waiter.word)
         && value(memory, waiter.word)? == AWAITED;
     if still_waits {
         memory.write(waiter.word, &RUNS.to_le_bytes())?;
@@ -135,14 +135,18 @@ mod tests {
 
     #[test]
     fn a_wait_for_a_new_thread_is_told_from_other_waits() {
-        let wait = "202 0x7f6a727fccdc 0x80 0xfffffffe 0x0 0x0 0x0 0x7f6a711fee50 0x7f6a7a3c1234\n";
-        assert_eq!(parse(wait), Some((0x7f6a_727f_ccdc, 0x7f6a_711f_ee50)));
+        let line = |call: i64, rest: &str| {
+            format!("{call} {rest} 0x0 0x0 0x0 0x7f6a711fee50 0x7f6a7a3c1234\n")
+        };
+        let futex = libc::SYS_futex;
+        let wait = line(futex, "0x7f6a727fccdc 0x80 0xfffffffe");
+        assert_eq!(parse(&wait), Some((0x7f6a_727f_ccdc, 0x7f6a_711f_ee50)));
         for other in [
             "running\n",
             "-1 0x7f6a711fee50 0x7f6a7a3c1234\n",
-            "202 0x7f6a727fccdc 0x80 0x2 0x0 0x0 0x0 0x7f6a711fee50 0x7f6a7a3c1234\n",
-            "202 0x7f6a727fccdc 0x81 0xfffffffe 0x0 0x0 0x0 0x7f6a711fee50 0x7f6a7a3c1234\n",
-            "0 0x7f6a727fccdc 0x80 0xfffffffe 0x0 0x0 0x0 0x7f6a711fee50 0x7f6a7a3c1234\n",
+            &line(futex, "0x7f6a727fccdc 0x80 0x2"),
+            &line(futex, "0x7f6a727fccdc 0x81 0xfffffffe"),
+            &line(libc::SYS_read, "0x7f6a727fccdc 0x80 0xfffffffe"),
         ] {
             assert_eq!(parse(other), None, "{other}");
         }

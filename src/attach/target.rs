@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::AttachError;
+use crate::machine::ELF_MACHINE;
 
 /// How long another tracer may stay.
 pub(crate) const OTHER_TRACER: Duration = Duration::from_secs(2);
@@ -245,7 +246,7 @@ impl Target {
             .and_then(|file| std::os::unix::fs::FileExt::read_exact_at(&file, &mut start, 0));
         // 64 bits, and this machine's architecture.
         let machine = u16::from_le_bytes([start[18], start[19]]);
-        if program.is_ok() && (start[4] != 2 || machine != OUR_MACHINE) {
+        if program.is_ok() && (start[4] != 2 || machine != ELF_MACHINE) {
             return Err(AttachError::OtherMachine(pid));
         }
         if is_mapped("libc.so.6").is_none() && is_mapped("libc-2.").is_none() {
@@ -281,11 +282,6 @@ fn shares_our_root(pid: i32) -> bool {
     let root = identity(&format!("/proc/{pid}/root/"));
     root.is_ok_and(|root| identity("/").is_ok_and(|ours| ours == root))
 }
-
-#[cfg(target_arch = "x86_64")]
-const OUR_MACHINE: u16 = 62;
-#[cfg(not(target_arch = "x86_64"))]
-const OUR_MACHINE: u16 = 183;
 
 /// The last part of a path, without the kernel's note that the file was replaced.
 pub(crate) fn file_name(path: &str) -> &str {

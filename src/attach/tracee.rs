@@ -4,11 +4,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-pub(crate) use libc::user_regs_struct as Registers;
-
-use crate::borrow::SIGNAL_RETURN;
-use crate::frame::{FRAME_BYTES, SIGNAL_MASK};
+use crate::frame::{FRAME_BYTES, signal_frame_at};
 use crate::image::Memory;
+use crate::machine::{self, Before, Registers, SIGNAL_RETURN, Vectors};
 
 /// Why a thread is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +40,8 @@ pub(crate) struct Tracee {
     /// The signal that it stopped for. It is delivered when the thread continues: a suppressed signal is lost.
     signal: i32,
     has_created: bool,
+    /// What it did when it was asked to stop.
+    before: Before,
 }
 
 /// The C library's own signal that cancels a thread.
@@ -59,10 +59,6 @@ pub(crate) const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-const NT_X86_XSTATE: usize = 0x202;
-/// Enough for all state components that processors have.
-const XSTATE_BYTES: usize = 64 * 1024;
-
 impl Tracee {
     /// Without stopping it.
     pub fn seize(thread: i32) -> io::Result<Self> {
@@ -78,6 +74,7 @@ impl Tracee {
             is_gone: false,
             signal: 0,
             has_created: false,
+            before: Before::default(),
         })
     }
 
@@ -110,6 +107,7 @@ impl Tracee {
             is_gone: false,
             signal: 0,
             has_created: false,
+            before: Before::default(),
         };
         // On a busy machine that may take a while. Left traced, the thread would never run.
         while created.wait(Duration::from_secs(1))?.is_none() {}
@@ -251,14 +249,17 @@ impl Tracee {
         ptrace(request, self.thread, 0, self.signal as usize)?;
         self.is_stopped = false;
         self.signal = 0;
+        self.before = Before::default();
         Ok(())
     }
 
     /// Stops it at a point from which the kernel restarts whatever the stop interrupted.
     pub fn settle(&mut self, patience: Duration) -> io::Result<bool> {
+        let before = Before::of(self.thread);
         self.interrupt()?;
-        if self.is_stopped {
-            self.go(Until::Anything)?;
+        match self.is_stopped {
+            true => self.go(Until::Anything)?,
+            false => self.before = before,
         }
         let since = Instant::now();
         while let Some(left) = patience.checked_sub(since.elapsed()) {
@@ -299,69 +300,35 @@ impl Tracee {
     /// The signals that will be blocked when the innermost handler returns, if the thread has only just entered it.
     fn mask_after_handler(&self) -> Option<u64> {
         let memory = Memory::of(self.thread).ok()?;
-        let stack = self.registers().ok()?.rsp & !7;
+        let stack = machine::stack(&self.registers().ok()?) & !7;
         let bytes = memory.read_some(stack, HANDLER_BYTES + FRAME_BYTES as usize);
         let words = bytes.chunks_exact(8);
         let words: Vec<u64> = words
             .map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])))
             .collect();
-        let is_return = |&word: &u64| *memory.read_some(word, SIGNAL_RETURN.len()) == SIGNAL_RETURN;
-        let frame = words.iter().take(HANDLER_BYTES / 8).position(is_return)?;
-        words.get(frame + SIGNAL_MASK).copied()
+        let is_return = |word| *memory.read_some(word, SIGNAL_RETURN.len()) == SIGNAL_RETURN;
+        let frame = (0..HANDLER_BYTES / 8).find_map(|at| signal_frame_at(&words, at, is_return))?;
+        frame.mask
     }
 
-    /// Its general registers.
+    /// Its general registers, and the system call that its stop has interrupted.
     pub fn registers(&self) -> io::Result<Registers> {
-        let mut registers = MaybeUninit::<Registers>::uninit();
-        ptrace(
-            libc::PTRACE_GETREGS,
-            self.thread,
-            0,
-            registers.as_mut_ptr().expose_provenance(),
-        )?;
-        // SAFETY: the kernel has filled all of it.
-        Ok(unsafe { registers.assume_init() })
+        machine::read_registers(self.thread, self.before)
     }
 
     /// Replaces them.
     pub fn set_registers(&self, registers: &Registers) -> io::Result<()> {
-        ptrace(
-            libc::PTRACE_SETREGS,
-            self.thread,
-            0,
-            std::ptr::from_ref(registers).expose_provenance(),
-        )
+        machine::write_registers(self.thread, registers)
     }
 
-    /// Its floating-point and vector registers, as the processor stores them.
-    pub fn vector_state(&self) -> io::Result<Vec<u8>> {
-        let mut state = vec![0_u8; XSTATE_BYTES];
-        let mut place = libc::iovec {
-            iov_base: state.as_mut_ptr().cast(),
-            iov_len: state.len(),
-        };
-        ptrace(
-            libc::PTRACE_GETREGSET,
-            self.thread,
-            NT_X86_XSTATE,
-            (&raw mut place).expose_provenance(),
-        )?;
-        state.truncate(place.iov_len);
-        Ok(state)
+    /// Its floating-point and vector registers; `None` if it has state that we cannot put back.
+    pub fn vector_state(&self) -> io::Result<Option<Vectors>> {
+        machine::read_vectors(self.thread)
     }
 
     /// Puts them back.
-    pub fn set_vector_state(&self, state: &[u8]) -> io::Result<()> {
-        let mut place = libc::iovec {
-            iov_base: state.as_ptr().cast_mut().cast(),
-            iov_len: state.len(),
-        };
-        ptrace(
-            libc::PTRACE_SETREGSET,
-            self.thread,
-            NT_X86_XSTATE,
-            (&raw mut place).expose_provenance(),
-        )
+    pub fn set_vector_state(&self, state: &Vectors) -> io::Result<()> {
+        machine::write_vectors(self.thread, state)
     }
 
     /// The signals that it has blocked.
@@ -403,11 +370,47 @@ impl Drop for Tracee {
     }
 }
 
+/// A set of a thread's registers, of which the kernel has at most so many bytes.
+pub(crate) fn read_set(thread: i32, kind: usize, most_bytes: usize) -> io::Result<Vec<u8>> {
+    let mut state = vec![0_u8; most_bytes];
+    let mut place = libc::iovec {
+        iov_base: state.as_mut_ptr().cast(),
+        iov_len: state.len(),
+    };
+    ptrace(
+        libc::PTRACE_GETREGSET,
+        thread,
+        kind,
+        (&raw mut place).expose_provenance(),
+    )?;
+    state.truncate(place.iov_len);
+    Ok(state)
+}
+
+/// Replaces a set of a thread's registers.
+pub(crate) fn write_set(thread: i32, kind: usize, state: &[u8]) -> io::Result<()> {
+    let mut place = libc::iovec {
+        iov_base: state.as_ptr().cast_mut().cast(),
+        iov_len: state.len(),
+    };
+    ptrace(
+        libc::PTRACE_SETREGSET,
+        thread,
+        kind,
+        (&raw mut place).expose_provenance(),
+    )
+}
+
 /// `address` and `data` are numbers, or addresses of ours that the kernel reads or fills, depending on the request.
-fn ptrace(request: libc::c_uint, thread: i32, address: usize, data: usize) -> io::Result<()> {
+pub(crate) fn ptrace(
+    request: libc::c_uint,
+    thread: i32,
+    address: usize,
+    data: usize,
+) -> io::Result<()> {
     let address: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(address);
     let data: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(data);
-    // SAFETY: each caller in this file passes a place that is as large as its request fills or reads, and alive. It is
+    // SAFETY: each caller, here and in `machine/`, passes a place that is as large as its request fills or reads, and alive. It is
     // another process that is changed.
     let result = unsafe { libc::ptrace(request, thread, address, data) };
     if result == -1 {
@@ -423,12 +426,20 @@ mod tests {
 
     use super::*;
 
+    /// The system call that `pause` makes.
+    #[cfg(target_arch = "x86_64")]
+    const PAUSE: i64 = libc::SYS_pause;
+    #[cfg(target_arch = "aarch64")]
+    const PAUSE: i64 = libc::SYS_ppoll;
+
     /// Runs a thread in `pause` and prints its number. `ids` makes another thread change the user, `cancel` cancels
-    /// the first. The alarm ends a process in which either waits forever.
+    /// the first. The alarm ends a process in which either waits forever. A cancellation opens libgcc_s; if that has
+    /// thread-local memory, opening it would wait for the change of user.
     const PROGRAM: &str = r#"
 import ctypes, os, signal, sys, threading
 signal.alarm(60)
 c = ctypes.CDLL(None)
+ctypes.CDLL("libgcc_s.so.1")
 thread = ctypes.c_ulong()
 before = set(os.listdir("/proc/self/task"))
 c.pthread_create(ctypes.byref(thread), None, c.pause, None)
@@ -461,7 +472,7 @@ print("done", flush=True)
             let thread = line().parse().unwrap();
             while !std::fs::read_to_string(format!("/proc/{thread}/syscall"))
                 .unwrap()
-                .starts_with(&format!("{} ", libc::SYS_pause))
+                .starts_with(&format!("{PAUSE} "))
             {
                 std::thread::yield_now();
             }

@@ -83,7 +83,39 @@ static void *churner(void *argument) {
     return NULL;
 }
 
+#if defined(__x86_64__)
+#define WIDE __attribute__((target("avx2")))
+#define REGISTER "+x"
 typedef double vector __attribute__((vector_size(32)));
+static unsigned long wrong_in_long_vectors(unsigned long turn) {
+    (void)turn;
+    return 0;
+}
+#else
+#include <sys/auxv.h>
+#define WIDE
+#define REGISTER "+w"
+typedef float vector __attribute__((vector_size(16)));
+// Where the processor has them (SVE), vectors hold numbers for a while, and are compared with the same numbers. How many differ.
+static unsigned long wrong_in_long_vectors(unsigned long turn) {
+    unsigned long wrong = 0;
+    if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) return 0;
+    __asm__ volatile(".arch_extension sve\n\t"
+                     "ptrue p0.d\n\t"
+                     "index z16.d, %1, #3\n\t"
+                     "mov x9, #2000\n"
+                     "1:\n\t"
+                     "subs x9, x9, #1\n\t"
+                     "b.ne 1b\n\t"
+                     "index z17.d, %1, #3\n\t"
+                     "cmpne p1.d, p0/z, z16.d, z17.d\n\t"
+                     "cntp %0, p0, p1.d"
+                     : "=r"(wrong)
+                     : "r"(turn)
+                     : "x9", "v16", "v17", "cc");
+    return wrong;
+}
+#endif
 
 static volatile sig_atomic_t is_enough;
 static void enough(int signal) {
@@ -92,16 +124,17 @@ static void enough(int signal) {
 }
 
 // Every register is used, and a wrong bit in one of them stays wrong.
-__attribute__((target("avx2"))) NOINLINE void *computer(void *argument) {
+WIDE NOINLINE void *computer(void *argument) {
     vector v[12];
     for (int i = 0; i < 12; i++) v[i] = (vector){i, i + 1, i + 2, i + 3};
     for (unsigned long long turn = 0; !is_enough; turn++) {
         vector sum = {0};
         for (int i = 0; i < 12; i++) {
-            __asm__ volatile("" : "+x"(v[i]));
+            __asm__ volatile("" : REGISTER(v[i]));
             sum += v[i];
         }
         CHECK(sum[0] == 66 && sum[1] == 78 && sum[2] == 90 && sum[3] == 102);
+        if (turn % 64 == 0) CHECK(wrong_in_long_vectors(turn) == 0);
         if (turn % 1024 == 0) __atomic_fetch_add((unsigned long *)argument, 1, __ATOMIC_RELAXED);
     }
     is_enough = 0;
