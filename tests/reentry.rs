@@ -59,8 +59,12 @@ impl Interruptions {
     #[track_caller]
     fn run(&self) {
         const PROFILES: &str = "../profiles/%n.%p.allocsample";
-        // A ring has 1 MiB then, which takes half of the time of one of 4 MiB: every child makes one.
-        const FILE_BYTES: &str = "1200000";
+        // A ring has 1 MiB then, which takes half of the time of one of 4 MiB: every child makes one. Where most of the drawn places
+        // are never reached, one process takes more samples until it has come to enough of them.
+        let file_bytes = match self.distance {
+            AFTER_EXCHANGES => "60000000",
+            _ => "1200000",
+        };
         // One that handlers may call while they interrupt it.
         let allocator = Program::library("bump_allocator.c", "libbump.so", &[]);
         let preload = match self.by {
@@ -83,7 +87,7 @@ impl Interruptions {
             .arg(distance)
             .args(&[self.actions, self.ending])
             .env("REENTRY_PRELOAD", preload)
-            .env("REENTRY_FILE_BYTES", FILE_BYTES)
+            .env("REENTRY_FILE_BYTES", file_bytes)
             .env("ALLOCSAMPLE_OUTPUT", PROFILES)
             .env("ALLOCSAMPLE_ON_FULL", "wait")
             .env("ALLOCSAMPLE_INTERVAL", &interval)
