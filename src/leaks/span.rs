@@ -76,16 +76,20 @@ impl Span {
 
     /// `until_ns` is when the last full collection began whose findings are known.
     fn of_collected(profile: &Profile, heap: HeapId, until_ns: Option<u64>, whole: &Self) -> Self {
-        // While the program runs nothing is freed because it ends: a collection that was asked for just now counts.
-        let horizon_ns = match profile.exit {
-            Some(_) => whole.horizon_ns,
-            None => whole.horizon_ns.max(profile.process.end_ns),
-        };
-        let last_ns = until_ns.unwrap_or(0).min(horizon_ns);
         let gcs = profile.vm.gcs.iter();
         let full = gcs.filter(|gc| gc.heap == heap && gc.kind == GcKind::Major);
-        let looked_until = full.map(|gc| gc.looked_until_ns);
-        let mut full_ns: Vec<u64> = looked_until.filter(|&until| until <= last_ns).collect();
+        let looked_until: Vec<u64> = full.map(|gc| gc.looked_until_ns).collect();
+        // While the program runs nothing is freed because it ends: a collection that was asked for just now counts. Once it has ended,
+        // one behind the horizon may be that of its end; without such a one, deaths that are told there were found before.
+        let ends_with_one =
+            profile.exit.is_some() && looked_until.iter().any(|&it| it > whole.horizon_ns);
+        let horizon_ns = match ends_with_one {
+            true => whole.horizon_ns,
+            false => whole.horizon_ns.max(profile.process.end_ns),
+        };
+        let last_ns = until_ns.unwrap_or(0).min(horizon_ns);
+        let mut full_ns = looked_until;
+        full_ns.retain(|&until| until <= last_ns);
         full_ns.sort_unstable();
         let is_late = |begin_ns: &u64| whole.clocks[0].at(*begin_ns) >= LEAST_EXAMINED;
         match full_ns.last().copied().filter(is_late) {
@@ -256,5 +260,25 @@ mod tests {
             status: Some(0),
         });
         assert_eq!(is_examined_to(&profile), None);
+    }
+
+    /// A collector may tell of the dead after the last allocation, when the program has nearly ended.
+    #[test]
+    fn deaths_that_are_told_late_count_unless_the_end_may_have_brought_them() {
+        let of = |full_ns: &[u64]| {
+            let mut profile = recorded(full_ns);
+            profile.samples = vec![sample(100, None), sample(300, Some(970))].into();
+            profile.exit = Some(allocsample_profile::Exit {
+                time_ns: 1000,
+                how: allocsample_profile::ExitHow::Exit,
+                status: Some(0),
+            });
+            let whole = Span::whole(&profile, 950);
+            let span = Span::collected(&profile, &whole).remove(0).1;
+            let live = profile.samples.iter().map(|it| span.is_live(&it));
+            live.collect::<Vec<bool>>()
+        };
+        assert_eq!(of(&[200, 800]), [true, false]);
+        assert_eq!(of(&[200, 800, 960]), [true, true]);
     }
 }
