@@ -1,12 +1,9 @@
 //! The helper's code on x86-64.
 
-use super::{ANSWERED, END, LEFT, PAGE, PATIENCE_S, WANTS_LIBRARY, WORKING, Word, at};
+use super::assemble;
 
-// First comes the code that the borrowed thread's function returns to. It stores the result, records that the thread
-// has left the function, and lets the kernel put everything back. Then comes the helper thread's code, with the words
-// in rdi. It answers, waits until we have read the answer, and jumps to `munmap` for its own memory, from which it
-// does not return.
-std::arch::global_asm!(
+// The words are in rdi where the helper thread begins.
+assemble!(
     ".pushsection .rodata.allocsample_helper, \"a\", @progbits",
     ".globl allocsample_helper_start",
     ".hidden allocsample_helper_start",
@@ -174,40 +171,6 @@ std::arch::global_asm!(
     ".hidden allocsample_helper_end",
     "allocsample_helper_end:",
     ".popsection",
-    page = const PAGE,
-    patience = const PATIENCE_S,
-    working = const WORKING,
-    answered = const ANSWERED,
-    end = const END,
-    wants_library = const WANTS_LIBRARY,
-    left = const LEFT,
-    state = const at(Word::State),
-    has_returned = const at(Word::HasReturned),
-    result = const at(Word::Result),
-    helper = const at(Word::Helper),
-    is_filtered = const at(Word::IsFiltered),
-    function = const at(Word::Function),
-    file = const at(Word::File),
-    library = const at(Word::Library),
-    copy_name = const at(Word::CopyName),
-    copy_error = const at(Word::CopyError),
-    descriptor = const at(Word::Descriptor),
-    function_name = const at(Word::FunctionName),
-    settings = const at(Word::Settings),
-    text = const at(Word::Text),
-    text_bytes = const at(Word::TextBytes),
-    answer = const at(Word::Answer),
-    load_error = const at(Word::LoadError),
-    region = const at(Word::Region),
-    region_bytes = const at(Word::RegionBytes),
-    dlopen = const at(Word::Dlopen),
-    dlsym = const at(Word::Dlsym),
-    dlerror = const at(Word::Dlerror),
-    pthread_self = const at(Word::PthreadSelf),
-    pthread_detach = const at(Word::PthreadDetach),
-    usleep = const at(Word::Usleep),
-    clock_gettime = const at(Word::ClockGettime),
-    munmap = const at(Word::Munmap),
 );
 
 /// The last instruction.
