@@ -1,6 +1,6 @@
 """Erlang's emulator: Debian's, of every release that one of its suites has, and this machine's with frame pointers."""
 
-from bench.matrix.version import PROGRAMS, Missing, Version, first_line
+from bench.matrix.version import PROGRAMS, Missing, Version, first_line, from_suites
 
 NAME = "Erlang/OTP"
 INTERVAL = "4K"
@@ -12,17 +12,10 @@ NUMBER = ("{ok, V} = file:read_file(filename:join([code:root_dir(), releases, er
 
 
 def versions(places):
-    yield from found("Debian")
-    for suite in DEBIANS:
-        try:
-            root = places.debian(suite, "erlang-base")
-        except Missing as why:
-            yield Version(f"Debian {suite}", [], PROGRAM, missing=str(why))
-            continue
-        yield from found(f"Debian {suite}", root)
+    yield from from_suites(places, PROGRAM, "erlang-base", DEBIANS, found)
 
 
-def found(where, root=None):
+def found(where, root):
     try:
         number = first_line([*(["chroot", str(root)] if root else []), "erl", "-noshell", "-eval", NUMBER])
     except Missing as why:

@@ -4,9 +4,7 @@ Debian builds Perl with threads. One made from its sources (`./Configure -des -U
 Debian or without one: MATRIX_PERLS=/opt/perl5.42/bin/perl,unstable:/opt/perl5.44/bin/perl
 """
 
-import os
-
-from bench.matrix.version import PROGRAMS, Missing, Version, first_line
+from bench.matrix.version import PROGRAMS, from_suites, interpreter, named_in
 
 NAME = "Perl"
 INTERVAL = "16K"
@@ -16,23 +14,9 @@ NUMBER = ["-MConfig", "-e", "printf '%vd%s', $^V, $Config{usethreads} ? '' : ', 
 
 
 def versions(places):
-    yield from found("/usr/bin/perl", "Debian")
-    for suite in DEBIANS:
-        try:
-            root = places.debian(suite, "perl")
-        except Missing as why:
-            yield Version(f"Debian {suite}", [], PROGRAM, missing=str(why))
-            continue
-        yield from found("/usr/bin/perl", f"Debian {suite}", root)
-    for named in filter(None, os.environ.get("MATRIX_PERLS", "").split(",")):
-        suite, _, perl = named.rpartition(":")
-        yield from found(perl, f"Debian {suite}" if suite else "built from source", places.debian(suite) if suite else None)
+    yield from from_suites(places, PROGRAM, "perl", DEBIANS, lambda where, root: found("/usr/bin/perl", where, root))
+    yield from named_in("MATRIX_PERLS", places, found)
 
 
-def found(perl, where, root=None):
-    try:
-        number = first_line([*(["chroot", str(root)] if root else []), perl, *NUMBER])
-    except Missing as why:
-        yield Version(f"{perl}, {where}", [], PROGRAM, missing=str(why))
-        return
-    yield Version(f"{number}, {where}", [perl], PROGRAM, root)
+def found(file, where, root=None):
+    yield interpreter(file, NUMBER, [], PROGRAM, where, root)

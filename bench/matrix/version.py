@@ -87,6 +87,34 @@ def from_debians(places, program, package, debians, found):
         yield from found(short, suite, root)
 
 
+def from_suites(places, program, package, suites, found):
+    """The versions of a package that has the same name everywhere: `found(where, root)` yields those of one Debian."""
+    yield from found("Debian", None)
+    for suite in suites:
+        try:
+            root = places.debian(suite, package)
+        except Missing as why:
+            yield Version(f"Debian {suite}", [], program, missing=str(why))
+            continue
+        yield from found(f"Debian {suite}", root)
+
+
+def named_in(variable, places, found):
+    """Those that an environment variable names, as FILE or SUITE:FILE, where they lie in the chroot of that Debian."""
+    for named in filter(None, os.environ.get(variable, "").split(",")):
+        suite, _, file = named.rpartition(":")
+        yield from found(file, f"Debian {suite}" if suite else "built from source", places.debian(suite) if suite else None)
+
+
+def interpreter(file, number, options, program, where, root=None):
+    """The version of an interpreter, which says its number if it is called with the arguments `number`."""
+    try:
+        said = first_line([*(["chroot", str(root)] if root else []), file, *number])
+    except Missing as why:
+        return Version(f"{file}, {where}", [], program, missing=str(why))
+    return Version(f"{said}, {where}", [file, *options], program, root)
+
+
 def first_line(version_of):
     """What a command prints first; Missing if it does not run."""
     try:
