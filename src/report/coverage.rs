@@ -37,6 +37,8 @@ pub struct Coverage {
     pub is_attached: bool,
     /// The runtime that took the samples itself, in words.
     pub sampled_by: Option<String>,
+    /// Whether page faults were sampled, whatever their allocator.
+    pub has_pages: bool,
     /// Allocators whose samples do not fit the process's mappings, in words; they account for nothing.
     pub unreconciled: Vec<String>,
 }
@@ -96,6 +98,7 @@ impl Coverage {
             allocators,
             is_attached,
             sampled_by: profile.sampled_by().map(str::to_owned),
+            has_pages: profile.pages.heap.is_some(),
             unreconciled,
         };
         if coverage.is_low() {
@@ -157,9 +160,14 @@ impl Coverage {
             let may_be_joined = |(_, names): &(String, String)| {
                 (names.split(AND)).any(|name| ["jemalloc", "mimalloc"].contains(&name))
             };
-            let advice = match self.allocators.iter().any(may_be_joined) {
-                true => "; try `--embedded`",
-                false => "",
+            let advice = if self.allocators.iter().any(may_be_joined) {
+                "; try `--embedded`"
+            } else if self.has_pages {
+                "; `report FILE --heap pages` shows who touched it"
+            } else if self.sampled_by.is_none() && !self.is_attached {
+                "; `run --pages` shows who touches it"
+            } else {
+                ""
             };
             let row = self.largest_row.as_ref().map_or_else(String::new, |row| {
                 let named = match row.account {

@@ -2,8 +2,8 @@
 
 use super::*;
 use allocsample_profile::{
-    HeapId, HeapKind, Inspected, Location, Mapped, MappingCall, MappingChange, Module, ModuleId,
-    Sample, SampleFlags, StackId, StackNode, ThreadId,
+    Heap, HeapId, HeapKind, Inspected, Location, Mapped, MappingCall, MappingChange, Module,
+    ModuleId, Sample, SampleFlags, StackId, StackNode, ThreadId,
 };
 
 const MIB: u64 = 1 << 20;
@@ -145,7 +145,17 @@ fn memory_of_another_allocator_is_not_accounted_for() {
     );
     let warning = coverage.warning().expect("a warning");
     assert!(
-        warning.ends_with("`allocsample memory FILE` shows all rows"),
+        warning.ends_with(
+            "or mmap; `run --pages` shows who touches it; `allocsample memory FILE` shows all rows"
+        ),
+        "{warning}"
+    );
+    let mut with_pages = blind();
+    with_pages.pages.heap = Some((HeapId(9), Heap::default()));
+    let warning = Coverage::of(&with_pages).expect("a reading").warning();
+    let warning = warning.expect("a warning");
+    assert!(
+        warning.contains("; `report FILE --heap pages` shows who touched it"),
         "{warning}"
     );
     // A list of mappings is what that command needs.
