@@ -61,8 +61,18 @@ pub(super) const NOTE: u32 = 4;
 const HEADERS: u32 = 6;
 const NOTE_GNU_BUILD_ID: u32 = 3;
 
+const PAGE: usize = 4096;
+
+/// Whether all of it can be read.
+fn is_readable(address: usize, bytes: usize) -> bool {
+    let end = address.saturating_add(bytes);
+    let mut pages = (address & !(PAGE - 1)..end).step_by(PAGE);
+    pages.all(|page| memory::is_readable(page as u64))
+}
+
 impl Elf {
-    /// `None` if the first page is not an ELF header with its program headers behind it.
+    /// `None` if the first page is not an ELF header, or if its program headers are not in memory where it says. They are behind it, or
+    /// in a segment of their own at the end of the file: tools that rewrite code (BOLT) find no room for more of them.
     ///
     /// # Safety
     /// `start` is where a module is mapped, and it stays so while the result is used.
@@ -71,19 +81,40 @@ impl Elf {
             return None;
         }
         // SAFETY: the first page of the mapping is readable.
-        let page = unsafe { core::slice::from_raw_parts(start, 4096) };
+        let page = unsafe { core::slice::from_raw_parts(start, PAGE) };
         // 64-bit, little-endian.
         if !page.starts_with(b"\x7fELF\x02\x01") {
             return None;
         }
-        let word = |at: usize| Some(u16::from_le_bytes([*page.get(at)?, *page.get(at + 1)?]));
-        let offset = usize::from(word(32)?);
-        let count = usize::from(word(56)?);
-        let table = page.get(offset..offset + count * size_of::<ProgramHeader>())?;
-        // SAFETY: inside the page; ELF aligns the table to 8, and so does the check.
-        let headers = (table.as_ptr().addr() % 8 == 0)
-            .then(|| unsafe { core::slice::from_raw_parts(table.as_ptr().cast(), count) })?;
-        Some(Self { headers })
+        let offset = u64::from_le_bytes(*page.get(32..)?.first_chunk()?);
+        let count = usize::from(u16::from_le_bytes(*page.get(56..)?.first_chunk()?));
+        let bytes = count.checked_mul(size_of::<ProgramHeader>())?;
+        let place = usize::try_from(offset).ok()?;
+        let is_behind = place.checked_add(bytes)? <= PAGE;
+        let table = start.wrapping_add(place);
+        if table.addr() % 8 != 0 || !is_behind && !is_readable(table.addr(), bytes) {
+            return None;
+        }
+        // SAFETY: in the first page, or readable as well; aligned as ELF aligns it.
+        let headers = unsafe { core::slice::from_raw_parts(table.cast(), count) };
+        let elf = Self { headers };
+        (is_behind || elf.has_headers_at(offset)).then_some(elf)
+    }
+
+    /// Whether the file's bytes from this offset on are as far from the module's start as from the file's.
+    fn has_headers_at(&self, offset: u64) -> bool {
+        let first = self
+            .of_kind(LOAD)
+            .map(|it| it.address & !(PAGE as u64 - 1))
+            .min();
+        let mut around = self.of_kind(LOAD).filter(|it| {
+            let end = it.file_offset.saturating_add(it.file_bytes);
+            (it.file_offset..end).contains(&offset)
+        });
+        around.any(|it| {
+            let address = it.address.wrapping_add(offset - it.file_offset);
+            first.map(|first| address.wrapping_sub(first)) == Some(offset)
+        })
     }
 
     fn of_kind(&self, kind: u32) -> impl Iterator<Item = &ProgramHeader> {
@@ -200,8 +231,37 @@ fn next_note(bytes: &[u8]) -> Option<ElfNote<'_>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "a test may fail")]
 mod tests {
+    use super::super::fake_loader::Loader;
     use super::*;
+
+    #[test]
+    fn program_headers_are_read_where_the_file_has_them() {
+        let mut loader = Loader::new(8);
+        let id = |loader: &Loader, page| {
+            let start = core::ptr::with_exposed_provenance(loader.at(page) as usize);
+            // SAFETY: pages of ours.
+            let elf = unsafe { Elf::at(start) };
+            elf.map(|elf| elf.build_id(loader.at(page)).bytes().to_vec())
+        };
+        for (file, page) in [(0, 1), (1, 4)] {
+            loader.load_file(page, 3, file);
+            let expected = Some(Loader::build_id_of(file).to_vec());
+            assert_eq!(id(&loader, page), expected);
+            // Elsewhere there are none, or nothing is there.
+            let before = loader.pages[page].0[4];
+            for elsewhere in [PAGE as u64, 1 << 40] {
+                loader.pages[page].0[4] = elsewhere;
+                assert_eq!(id(&loader, page), None);
+            }
+            loader.pages[page].0[4] = before;
+            assert_eq!(id(&loader, page), expected);
+        }
+        // By what they say they are at another address: its file's bytes are a page further on.
+        loader.pages[6].0[1] = PAGE as u64;
+        assert_eq!(id(&loader, 4), None);
+    }
 
     #[test]
     fn notes_follow_each_other_at_multiples_of_four() {

@@ -101,10 +101,14 @@ impl Loader {
         let bias = self.at(page);
         let dynamic = DYNAMIC + 8 * (file as u64 % 16);
         let bytes = pages as u64 * PAGE;
+        // As of a file that was rewritten: its program headers are at its end.
+        let is_rewritten = file % 2 == 1 && pages > 1;
+        let table_page = if is_rewritten { page + pages - 1 } else { page };
+        let table_at = if is_rewritten { 0 } else { 64 };
         let header = &mut self.pages[page].0;
         header.fill(0);
         header[0] = u64::from_le_bytes(*b"\x7fELF\x02\x01\x01\0");
-        header[4] = 64;
+        header[4] = (table_page - page) as u64 * PAGE + table_at;
         header[6] = 56 << 48;
         header[7] = 4;
         let places = [
@@ -115,7 +119,7 @@ impl Loader {
         ];
         for (index, (kind, address, bytes)) in places.into_iter().enumerate() {
             const READABLE_CODE: u64 = 5;
-            let place = &mut header[8 + 7 * index..];
+            let place = &mut self.pages[table_page].0[table_at as usize / 8 + 7 * index..];
             place[0] = u64::from(kind) | READABLE_CODE << 32;
             place[2] = address;
             place[4] = bytes;
@@ -125,6 +129,7 @@ impl Loader {
         let mut note = [0; 40];
         note[..16].copy_from_slice(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0");
         note[16..36].copy_from_slice(&Self::build_id_of(file));
+        let header = &mut self.pages[page].0;
         let words = note
             .as_chunks()
             .0
@@ -151,7 +156,9 @@ impl Loader {
     pub(super) fn unload(&mut self, index: usize) {
         let gone = self.loaded.remove(index);
         self.entries[gone.entry] = [0x5A5A_5A5A; 5];
-        self.pages[gone.page].0.fill(0);
+        for page in &mut self.pages[gone.page..gone.page + gone.pages] {
+            page.0.fill(0);
+        }
         self.link();
     }
 
