@@ -500,11 +500,10 @@ impl Profile {
         stacks.get(place.ok()?).map(|(_, stack)| *stack)
     }
 
-    /// The first interval, which is the only one unless it was changed.
+    /// The first interval at which samples were taken, which is the only one unless it was changed; 0 if there is none.
     pub fn interval_bytes(&self) -> u64 {
-        self.intervals
-            .first()
-            .map_or(0, |interval| interval.interval_bytes)
+        let mut intervals = self.intervals.iter().map(|it| it.interval_bytes);
+        intervals.find(|&bytes| bytes != 0).unwrap_or(0)
     }
 
     /// The shortest and the longest interval; 0 and 0 if there is none.

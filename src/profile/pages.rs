@@ -100,7 +100,8 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_record::SampleId;
+    use crate::model::IntervalInfo;
+    use allocsample_record::{SampleId, Sampling};
 
     #[test]
     fn pages_are_in_a_profile_of_their_own() {
@@ -132,6 +133,15 @@ mod tests {
         let pages = profile.of_pages();
         assert_eq!(ids(&pages), [2, 4]);
         assert!(pages.vm.heaps.keys().eq([&OF_PAGES]));
+        // The first numbers are those of malloc's intervals.
+        let of = |interval_bytes| IntervalInfo {
+            time_ns: 0,
+            sampling: Sampling::Poisson,
+            interval_bytes,
+            seed: 0,
+        };
+        profile.pages.intervals = vec![of(0), of(0), of(4096 * 60)];
+        assert_eq!(profile.of_pages().interval_bytes(), 4096 * 60);
         assert!(
             Regex::new(TOUCH_FOR_OTHERS)
                 .unwrap()
