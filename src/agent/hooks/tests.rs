@@ -18,8 +18,10 @@ use super::heap::{Callbacks, Description};
 use super::nursery::{HookSlot, Object};
 use super::*;
 use crate::accounting::thread::ShimThread;
+use crate::recording;
 use crate::shim::Caller;
 use crate::stack::vm::{NativeCode, RawFrame};
+use crate::switch::Switch;
 use crate::trial::{Trial, agent};
 
 const EVERY: &[(&str, &str)] = &[("INTERVAL", "1"), ("ON_FULL", "drop")];
@@ -576,6 +578,10 @@ fn a_machine_hears_of_changes_and_of_collections_that_are_wanted() {
     assert_eq!(COLLECTIONS.load(Ordering::Relaxed), 2);
     assert!(trial.agent.heap_collected(willing, true));
     assert!(!trial.agent.heap_collected(willing, true), "once");
+    assert!(
+        !trial.agent.heap_collected(unwilling, true),
+        "it has declined"
+    );
     let markers: Vec<Vec<u8>> = trial
         .of_kind(RecordKind::Marker)
         .iter()
@@ -585,6 +591,22 @@ fn a_machine_hears_of_changes_and_of_collections_that_are_wanted() {
         })
         .collect();
     assert!(markers.contains(&b"collection on request".to_vec()));
+}
+
+#[test]
+fn the_time_line_begins_a_profile_unless_the_agent_is_off() {
+    let trial = Trial::begin(agent!(), EVERY);
+    let thread = trial.thread();
+    trial.agent.switch.set(Switch::Off);
+    trial.agent.begin_time_line(thread);
+    assert!(recording::current().is_none());
+    trial.agent.switch.set(Switch::On);
+    trial.agent.begin_time_line(thread);
+    assert!(recording::current().is_some());
+    assert_eq!(trial.of_kind(RecordKind::ThreadStart).len(), 1);
+    // Another thread has nothing to begin.
+    trial.agent.begin_time_line(trial.thread());
+    assert_eq!(trial.of_kind(RecordKind::ThreadStart).len(), 1);
 }
 
 #[test]

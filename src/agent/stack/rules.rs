@@ -384,6 +384,59 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_loader_s_frames_are_known_by_their_rules() {
+        let modules = Modules::new();
+        modules.set_find_object(_dl_find_object);
+        let _walk = modules.enter(1);
+        let mut cache = RuleCache::new_in();
+        // SAFETY: looks a name up.
+        let of_loader = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__tls_get_addr".as_ptr()) };
+        let functions = [
+            (libc::qsort as *const (), false),
+            (of_loader.cast_const().cast(), true),
+        ];
+        for (function, is_loader) in functions {
+            let start = function.expose_provenance() as u64;
+            let module = modules.find(start).unwrap();
+            let rules: Vec<Rule> = (start + 1..start + 0x400)
+                .filter_map(FrameAddress::from_return_address)
+                .filter_map(|at| Rule::ask(module, at, &mut cache, Generation::of(&KEY)))
+                .collect();
+            assert!(!rules.is_empty());
+            assert!(rules.iter().all(|rule| rule.is_in_loader() == is_loader));
+        }
+    }
+
+    #[test]
+    fn generations_are_equal_when_the_low_bits_of_both_numbers_are() {
+        let numbers = [
+            0, 1, 2, 127, 128, 255, 256, 257, 0xf_ffff, 0x10_0000, 0x10_0001,
+        ];
+        let keys: Vec<MemoKey> = numbers
+            .iter()
+            .flat_map(|&epoch| {
+                numbers.iter().map(move |&dlclose_count| MemoKey {
+                    thread: 1,
+                    epoch,
+                    dlclose_count,
+                })
+            })
+            .collect();
+        let low = |key: &MemoKey| (key.epoch % (1 << 8), key.dlclose_count % (1 << 20));
+        for one in &keys {
+            for other in &keys {
+                assert_eq!(
+                    Generation::of(one) == Generation::of(other),
+                    low(one) == low(other),
+                    "{:?} and {:?}",
+                    low(one),
+                    low(other)
+                );
+            }
+        }
+    }
+
     // The stack pointer plus a number in an expression (DW_OP_breg7, DW_OP_breg31), and the numbers of the frame pointer and
     // the return address.
     #[cfg(target_arch = "x86_64")]
