@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod answer;
+mod column;
 mod database;
 mod index;
 mod order;
@@ -14,5 +15,6 @@ mod table;
 mod virtual_table;
 
 pub use answer::{Answer, Format};
+pub use column::{Column, Kind};
 pub use database::{Database, QueryError};
-pub use table::{Column, Kind, SCHEMA_VERSION, Table, tables};
+pub use table::{SCHEMA_VERSION, Table, tables};

@@ -8,8 +8,9 @@ use std::ops::Range;
 
 use rustc_hash::FxBuildHasher;
 
+use crate::column::{Kind, Value};
 use crate::reader::Reader;
-use crate::table::{Kind, Table, Value};
+use crate::table::Table;
 
 /// Bytes of memory for each row of a table, at most, while its order is made.
 const BYTES_PER_ROW: usize = 12;

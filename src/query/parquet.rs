@@ -18,8 +18,9 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
 
+use crate::column::{Column, Kind, Value};
 use crate::reader::{Made, Reader, Scratch};
-use crate::table::{Column, Kind, SCHEMA_VERSION, Table, Value, tables};
+use crate::table::{SCHEMA_VERSION, Table, tables};
 
 /// Rows that are written together.
 const GROUP_ROWS: usize = 128 * 1024;

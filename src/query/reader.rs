@@ -12,8 +12,9 @@ use allocsample_profile::{
 };
 use allocsample_report::{Coverage, FrameId, Ledger, LedgerRow};
 
+use crate::column::Value;
 use crate::index::Index;
-use crate::table::{Table, Value};
+use crate::table::Table;
 
 /// What the tables of a profile need beyond it.
 #[derive(Default)]

@@ -23,9 +23,10 @@ use rusqlite::vtab::{
 };
 use rusqlite::{Connection, Error, ToSql};
 
+use crate::column::{Kind, Value};
 use crate::order::{Order, hash, is_ordered, key};
 use crate::reader::{Made, Reader, Scratch};
-use crate::table::{Kind, Table, Value, tables};
+use crate::table::{Table, tables};
 
 /// What all tables of a profile share.
 pub(crate) struct Shared {
