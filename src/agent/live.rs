@@ -15,7 +15,8 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use crate::os::memory::{self, StaticRef};
+use crate::os::leaked::{self, StaticRef};
+use crate::os::memory;
 
 const BUCKET: usize = 8;
 const FIRST_BUCKETS: usize = 512;
@@ -217,7 +218,7 @@ impl LiveSamples {
     /// Returns the table with this number, and allocates it if necessary.
     fn make(&self, number: usize) -> Option<&'static Table> {
         let place = self.tables.get(number)?;
-        let made = || Table::with_buckets(FIRST_BUCKETS << (2 * number)).and_then(memory::leak);
+        let made = || Table::with_buckets(FIRST_BUCKETS << (2 * number)).and_then(leaked::leak);
         let table = place.set_if_empty(place.get().or_else(made)?);
         self.made.fetch_max(number + 1, Ordering::Relaxed);
         Some(table)

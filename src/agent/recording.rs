@@ -18,7 +18,8 @@ use allocsample_record::{
 };
 use allocsample_ring::{Priority, Ring};
 
-use crate::os::memory::{self, StaticRef};
+use crate::os::leaked::StaticRef;
+use crate::os::memory;
 use crate::os::signals::Held;
 use crate::os::{self, clock, process};
 use crate::path::Path;

@@ -4,7 +4,7 @@ use allocsample_record::{Sampling, ValueRecord};
 use allocsample_sampling::{GapLaw, Interval};
 
 use crate::config::{Config, UnknownSetting};
-use crate::os::memory::StaticRef;
+use crate::os::leaked::StaticRef;
 use crate::recording::Recording;
 use crate::shim::KeptMapping;
 use crate::spill;

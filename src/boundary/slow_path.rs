@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use allocsample_agent::os::memory;
+use allocsample_agent::os::safe_read;
 use allocsample_agent::{
     Allocation, BlockFilter, Caller, FILTER_GRANULES, Forking, Interrupted, MappingCall, ShimThread,
 };
@@ -289,7 +289,7 @@ unsafe extern "C" fn copy_foreign(
             std::slice::from_raw_parts_mut(to, room),
         )
     };
-    memory::copy_pieces(from, to)
+    safe_read::copy_pieces(from, to)
 }
 
 /// # Safety

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use allocsample_agent::os::{self, clock, memory, vdso};
+use allocsample_agent::os::{self, clock, leaked, vdso};
 use allocsample_agent::stack::modules::FindObject;
 use allocsample_agent::{Agent, Start};
 
@@ -58,7 +58,7 @@ pub unsafe fn switch_on_if_asked<F: Front>(
     let Some((config, unknown_setting)) = (unsafe { read_settings(environment) }) else {
         return false;
     };
-    static START: memory::Retired<Start> = memory::Retired::new();
+    static START: leaked::Retired<Start> = leaked::Retired::new();
     let start = Start {
         config,
         hooks: hooks::<F>(),
@@ -67,7 +67,7 @@ pub unsafe fn switch_on_if_asked<F: Front>(
         malloc_elsewhere: None,
         unknown_setting,
     };
-    let Some(start) = memory::leak_again(START.take(clock::monotonic_ns()), start) else {
+    let Some(start) = leaked::leak_again(START.take(clock::monotonic_ns()), start) else {
         return false;
     };
     ask_loader(F::agent(), &program, symbol);

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use allocsample_agent::config::{Bridges, Config, UnknownSetting};
 use allocsample_agent::hooks::Heap;
 use allocsample_agent::os::file::complain;
-use allocsample_agent::os::{self, clock, memory, vdso};
+use allocsample_agent::os::{self, clock, leaked, vdso};
 use allocsample_agent::stack::modules::FindObject;
 use allocsample_agent::{Agent, Hooks, KeptMapping, ShimThread, Start};
 use allocsample_boundary::{self as boundary, AGENT, allocsample_get_hooks, this_thread};
@@ -189,9 +189,9 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
         AGENT.stay_on_threads_stacks();
     }
     /// Earlier settings: each attach leaves one behind.
-    static RETIRED: memory::Retired<Start> = memory::Retired::new();
+    static RETIRED: leaked::Retired<Start> = leaked::Retired::new();
     let now_ns = clock::monotonic_ns();
-    let Some(start) = memory::leak_again(RETIRED.take(now_ns), start) else {
+    let Some(start) = leaked::leak_again(RETIRED.take(now_ns), start) else {
         return false;
     };
     ask_loader();

@@ -23,7 +23,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 use allocsample_sampling::{SamplePoints, Sampler};
 
 use super::thread::{Force, LARGEST_GRANT, ShimThread};
-use crate::os::memory;
+use crate::os::safe_read;
 use crate::shim::Caller;
 
 /// Value of `granted` while the counter counts muted bytes. No grant is this large.
@@ -194,11 +194,11 @@ impl ShimThread {
     /// looked at. A frame that exists is not overwritten; one that does not may not be overwritten yet.
     pub fn may_have_entry(&self) -> bool {
         let mut found = [0; size_of::<[u64; 2]>()];
-        if !memory::copy_if_mapped(self.state.entered_at.get(), &mut found) {
+        if !safe_read::copy_if_mapped(self.state.entered_at.get(), &mut found) {
             // It is gone, unless nothing can be copied.
             let here = 0_u64;
             let here = core::ptr::from_ref(&here).expose_provenance() as u64;
-            return !memory::copy_if_mapped(here, &mut [0; 8]);
+            return !safe_read::copy_if_mapped(here, &mut [0; 8]);
         }
         let (pc, sp) = self.entered();
         let (found_pc, rest) = found.split_at(size_of::<u64>());

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::accounting::thread::{ShimThread, THREAD_BYTES, Totals};
-use crate::os::memory;
+use crate::os::safe_read;
 
 const SLOTS: usize = 4096;
 
@@ -98,7 +98,7 @@ impl Threads {
                 continue;
             }
             let mut copy = [0; THREAD_BYTES];
-            if memory::copy_if_mapped(address, &mut copy)
+            if safe_read::copy_if_mapped(address, &mut copy)
                 && slot.number.load(Ordering::Acquire) == number
             {
                 visit(number, ShimThread::totals_of_copy(&copy));
@@ -117,8 +117,8 @@ impl Threads {
                 continue;
             }
             let (mut copy, mut again) = ([0; THREAD_BYTES], [0; THREAD_BYTES]);
-            if memory::copy_if_mapped(address, &mut copy)
-                && memory::copy_if_mapped(address, &mut again)
+            if safe_read::copy_if_mapped(address, &mut copy)
+                && safe_read::copy_if_mapped(address, &mut again)
                 && copy == again
                 && slot.number.load(Ordering::Acquire) == number
                 && !ShimThread::is_copy_at_work(&copy)
@@ -138,7 +138,7 @@ impl Threads {
             number != 0
                 && number != except
                 && address != 0
-                && memory::copy_if_mapped(address, &mut copy)
+                && safe_read::copy_if_mapped(address, &mut copy)
                 && ShimThread::is_copy_muted(&copy)
         })
     }
@@ -158,6 +158,7 @@ impl Threads {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::memory;
 
     #[test]
     fn what_ended_threads_allocated_is_kept_with_what_was_muted() {

@@ -11,7 +11,7 @@ use crate::agent::Agent;
 use crate::hooks::collect::Pending;
 use crate::hooks::on_request::Wanted;
 use crate::live::LiveSamples;
-use crate::os::memory::{self, StaticRef};
+use crate::os::leaked::{self, StaticRef};
 use crate::os::spin::Spin;
 use crate::os::vector::Vector;
 use crate::stack::vm::{NativeCode, VmWalk};
@@ -328,7 +328,7 @@ impl Agent {
             return None;
         };
         let id = HeapId(index as u16 + 1);
-        let heap = memory::leak(Heap {
+        let heap = leaked::leak(Heap {
             id,
             kind: description.kind,
             is_walked_in_malloc: description.is_walked_in_malloc,

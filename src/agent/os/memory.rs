@@ -161,133 +161,6 @@ pub fn map_atomics(count: usize) -> Option<&'static [AtomicU64]> {
     Some(unsafe { core::slice::from_raw_parts(base.as_ptr().cast::<AtomicU64>(), count) })
 }
 
-/// Moves `value` into memory that lives for ever.
-pub fn leak<T: Sync>(value: T) -> Option<&'static T> {
-    let place = map(size_of::<T>().max(1))?.cast::<T>();
-    debug_assert!(align_of::<T>() <= 4096);
-    // For `Retired::take`.
-    place.as_ptr().expose_provenance();
-    // SAFETY: fresh, page-aligned and large enough; written before it is shared, never unmapped.
-    unsafe {
-        place.write(value);
-        Some(place.as_ref())
-    }
-}
-
-/// Time that a retired value may still be in use: longer than any wait on one.
-const GRACE_NS: u64 = 15_000_000_000;
-/// Maximum number of retired values whose memory is reused.
-const MOST_RETIRED: usize = 1024;
-
-/// Values of [`leak`] that were current once, and whose memory is used again. Nobody is asked whether they still look at
-/// one: who began before it was retired has had `GRACE_NS`.
-pub struct Retired<T> {
-    places: [(AtomicPtr<T>, AtomicU64); MOST_RETIRED],
-    /// Places from here on were never used: most processes retire nothing, and look at none.
-    used: AtomicUsize,
-}
-
-impl<T: Sync> Retired<T> {
-    /// No retired values.
-    pub const fn new() -> Self {
-        Self {
-            places: [const { (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0)) };
-                MOST_RETIRED],
-            used: AtomicUsize::new(0),
-        }
-    }
-
-    /// Its memory may be used again after a while. Beyond `MOST_RETIRED` it never is. Any thread.
-    pub fn retire(&self, value: &T, now_ns: u64) {
-        let value = core::ptr::from_ref(value).cast_mut();
-        let is_mine = |(_, place): &(usize, &(AtomicPtr<T>, AtomicU64))| {
-            let empty = core::ptr::null_mut();
-            let exchanged =
-                (place.0).compare_exchange(empty, value, Ordering::Relaxed, Ordering::Relaxed);
-            exchanged.is_ok()
-        };
-        if let Some((index, place)) = self.places.iter().enumerate().find(is_mine) {
-            // Release: pairs with `take`.
-            place.1.store(now_ns.max(1), Ordering::Release);
-            self.used.fetch_max(index + 1, Ordering::Release);
-        }
-    }
-
-    /// One that was retired long ago, which is the caller's alone from here on. One thread at a time.
-    pub fn take(&self, now_ns: u64) -> Option<NonNull<T>> {
-        let used = self.used.load(Ordering::Acquire);
-        self.places.iter().take(used).find_map(|(place, since_ns)| {
-            // Acquire: what the last user did to it is done. 0: none, or it is just being retired.
-            let since = since_ns.load(Ordering::Acquire);
-            if since == 0 || now_ns.saturating_sub(since) < GRACE_NS {
-                return None;
-            }
-            since_ns.store(0, Ordering::Relaxed);
-            let value = place.swap(core::ptr::null_mut(), Ordering::AcqRel);
-            // `leak` has exposed it: this pointer may be written through.
-            NonNull::new(core::ptr::with_exposed_provenance_mut(
-                value.expose_provenance(),
-            ))
-        })
-    }
-}
-
-/// As [`leak`], in memory that [`Retired::take`] gave, if there is some.
-pub fn leak_again<T: Sync>(place: Option<NonNull<T>>, value: T) -> Option<&'static T> {
-    let Some(place) = place else {
-        return leak(value);
-    };
-    // SAFETY: it came from `leak`, which maps memory for ever; it is ours alone, but for threads that have been standing for
-    // longer than the grace. Those read and write its atomics, and hold no borrow of the rest.
-    unsafe {
-        place.write(value);
-        Some(place.as_ref())
-    }
-}
-
-/// A place for a reference that any thread may read and replace.
-pub struct StaticRef<T: 'static>(AtomicPtr<T>);
-
-impl<T: Sync> StaticRef<T> {
-    /// Empty.
-    pub const fn new() -> Self {
-        Self(AtomicPtr::new(core::ptr::null_mut()))
-    }
-
-    /// The reference that was stored last.
-    pub fn get(&self) -> Option<&'static T> {
-        // Acquire: pairs with the release stores below; the value is complete.
-        let pointer = self.0.load(Ordering::Acquire);
-        // SAFETY: only `&'static T` are ever stored.
-        unsafe { pointer.as_ref() }
-    }
-
-    /// Replaces the reference.
-    pub fn set(&self, value: Option<&'static T>) {
-        let pointer = value.map_or(core::ptr::null_mut(), |value| {
-            core::ptr::from_ref(value).cast_mut()
-        });
-        // Release: pairs with `get`.
-        self.0.store(pointer, Ordering::Release);
-    }
-
-    /// Stores `value` if it is empty; returns what is there then.
-    pub fn set_if_empty(&self, value: &'static T) -> &'static T {
-        let pointer = core::ptr::from_ref(value).cast_mut();
-        // Release and acquire: as above, in both outcomes.
-        match self.0.compare_exchange(
-            core::ptr::null_mut(),
-            pointer,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ) {
-            Ok(_) => value,
-            // SAFETY: not null, and only `&'static T` are ever stored.
-            Err(present) => unsafe { &*present },
-        }
-    }
-}
-
 /// A word that reads 0 in every child of fork, however it was forked: its page is wiped by the kernel.
 pub struct ForkCanary(AtomicPtr<AtomicU32>);
 
@@ -407,86 +280,10 @@ pub fn populate(base: NonNull<u8>, bytes: usize) {
     unsafe { libc::syscall(libc::SYS_madvise, base.as_ptr(), bytes, MADV_POPULATE_WRITE) };
 }
 
-/// Whether the byte at `address` can be read, without reading it: the kernel looks at a signal mask there, and refuses
-/// the call for its other arguments if it could.
-pub fn is_readable(address: u64) -> bool {
-    if super::is_filtered() {
-        return false;
-    }
-    // The mask is 8 bytes: stay inside the page.
-    let address = address & !7;
-    const INVALID_HOW: libc::c_long = -1;
-    // SAFETY: the kernel checks `address` itself; with an invalid `how` nothing is changed.
-    let result = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, INVALID_HOW, address, 0, 8) };
-    // SAFETY: errno is always readable.
-    result == 0 || unsafe { *libc::__errno_location() } != libc::EFAULT
-}
-
-/// Copies memory of this process that may be gone by now. False: it is, or the kernel does not let us look.
-pub fn copy_if_mapped(from: u64, to: &mut [u8]) -> bool {
-    let piece = libc::iovec {
-        iov_base: core::ptr::without_provenance_mut(from as usize),
-        iov_len: to.len(),
-    };
-    copy_pieces(&[piece], to) == to.len()
-}
-
-/// Copies pieces of this process's memory that may be gone by now, one behind the other, up to the first byte that is gone or
-/// has no room. Returns how many bytes were copied; 0 also where the kernel does not let us look. errno stays.
-///
-/// This is how the program's memory is read wherever it could be gone. The kernel copies, so that no other thread can unmap
-/// a page between a check and a load.
-pub fn copy_pieces(from: &[libc::iovec], to: &mut [u8]) -> usize {
-    if super::is_filtered() {
-        return 0;
-    }
-    let room = libc::iovec {
-        iov_base: to.as_mut_ptr().cast(),
-        iov_len: to.len(),
-    };
-    // SAFETY: errno is always there.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { errno.read() };
-    // SAFETY: the kernel writes to `to`, which is ours, no more than it holds, and checks the pieces' addresses itself.
-    let copied = unsafe {
-        libc::syscall(
-            libc::SYS_process_vm_readv,
-            super::process::pid(),
-            &raw const room,
-            1_i64,
-            from.as_ptr(),
-            from.len(),
-            0_i64,
-        )
-    };
-    // SAFETY: as above.
-    unsafe { errno.write(before) };
-    usize::try_from(copied).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn retired_memory_is_used_again_after_the_grace_and_not_before() {
-        static RETIRED: Retired<u64> = Retired::new();
-        let first = leak_again(RETIRED.take(0), 1).unwrap();
-        RETIRED.retire(first, 5);
-        assert_eq!(RETIRED.take(5 + GRACE_NS - 1), None);
-        let place = RETIRED.take(5 + GRACE_NS);
-        assert_eq!(place, Some(NonNull::from(first)));
-        assert_eq!(RETIRED.take(u64::MAX), None);
-        let second = leak_again(place, 2).unwrap();
-        assert!(core::ptr::eq(first, second) && *second == 2);
-        // What finds no place is kept for ever.
-        for value in 0..MOST_RETIRED as u64 + 10 {
-            RETIRED.retire(leak(value).unwrap(), 7);
-        }
-        let again = std::iter::from_fn(|| RETIRED.take(7 + GRACE_NS));
-        assert_eq!(again.count(), MOST_RETIRED);
-    }
+    use crate::os::safe_read::is_readable;
 
     #[test]
     fn mappings_of_our_own_are_known_until_they_are_given_back() {
@@ -514,37 +311,6 @@ mod tests {
     }
 
     const PAGE: usize = 4096;
-
-    /// The second of these pages can be made unreadable.
-    fn pages() -> NonNull<u8> {
-        let pages = map(2 * PAGE).unwrap();
-        // SAFETY: just mapped, of this size, and not shared.
-        unsafe { pages.as_ptr().write_bytes(7, 2 * PAGE) };
-        pages
-    }
-
-    #[test]
-    fn a_copy_ends_at_memory_that_is_gone() {
-        let pages = pages();
-        let from = pages.as_ptr().expose_provenance();
-        // SAFETY: mapped above, and nothing refers to it.
-        unsafe { make_unreadable(pages.add(PAGE), PAGE) };
-        let piece = |at: usize, iov_len: usize| libc::iovec {
-            iov_base: core::ptr::without_provenance_mut(at),
-            iov_len,
-        };
-        let mut to = [0; 64];
-        assert!(copy_if_mapped(from as u64, &mut to));
-        assert_eq!(to, [7; 64]);
-        let pieces = [piece(from, 16), piece(from + PAGE, 16), piece(from, 16)];
-        assert_eq!(copy_pieces(&pieces, &mut to), 16);
-        for gone in [from + PAGE, from + PAGE - 8, 0, 8, usize::MAX - 3] {
-            assert!(!copy_if_mapped(gone as u64, &mut to), "{gone:#x}");
-        }
-        // SAFETY: as above.
-        unsafe { make_unreadable(pages, PAGE) };
-        assert!(!copy_if_mapped(from as u64, &mut to));
-    }
 
     /// Whether this is so in a forked child. `is_so` must be allowed there: other threads of this process are gone.
     fn is_so_in_child(is_so: impl FnOnce() -> bool) -> bool {
@@ -647,14 +413,5 @@ mod tests {
         let again = unsafe { libc::madvise(base.as_ptr().cast(), PAGE, MADV_POPULATE_WRITE) };
         // Kernels before 5.14 refuse.
         assert_eq!(resident(), if again == 0 { 8 } else { 0 });
-    }
-
-    #[test]
-    fn a_copy_keeps_errno() {
-        // SAFETY: errno is always there.
-        let errno = unsafe { &mut *libc::__errno_location() };
-        *errno = 77;
-        assert!(!copy_if_mapped(8, &mut [0; 8]));
-        assert_eq!(*errno, 77);
     }
 }

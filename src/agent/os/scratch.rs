@@ -8,7 +8,7 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use super::memory;
+use super::{memory, safe_read};
 
 /// Stack for the agent's own code, and for signal handlers that interrupt it.
 const STACK_BYTES: usize = 256 * 1024;
@@ -232,7 +232,7 @@ impl<A: Zeroed> Pool<A> {
         let area = self.areas.get(index);
         let area = area.map(|area| area.load(Ordering::Relaxed).addr() as u64);
         let mut noted = [0; 8];
-        memory::copy_if_mapped(place.noted_at.load(Ordering::Relaxed), &mut noted)
+        safe_read::copy_if_mapped(place.noted_at.load(Ordering::Relaxed), &mut noted)
             && Some(u64::from_ne_bytes(noted)) != area
     }
 

@@ -6,7 +6,8 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::os::memory::{self, StaticRef};
+use crate::os::leaked::StaticRef;
+use crate::os::memory;
 
 /// Pages at the same time: 16 GiB at one sample every 256 KiB.
 const PLACES: usize = 1 << 16;

@@ -4,7 +4,8 @@ use allocsample_record::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind, RingRecord}
 use allocsample_ring::{Priority, Ring};
 
 use crate::os::file::File;
-use crate::os::memory::{self, StaticRef};
+use crate::os::leaked::{self, StaticRef};
+use crate::os::memory;
 
 /// 32 MiB of address space, of which only what is used becomes memory.
 const CAPACITY_WORDS: u64 = 1 << 22;
@@ -29,7 +30,7 @@ impl Definitions {
         let base = memory::map(allocsample_ring::file_bytes(CAPACITY_WORDS))?;
         // SAFETY: fresh and zeroed, mapped for ever, aligned to a page; a forked child has a copy of its own.
         let ring = unsafe { Ring::create(base, CAPACITY_WORDS, 0) };
-        Some(self.ring.set_if_empty(memory::leak(ring)?))
+        Some(self.ring.set_if_empty(leaked::leak(ring)?))
     }
 
     /// Keeps a record. False: there is no room for it.

@@ -13,7 +13,7 @@ use crate::os::clock::Patience;
 use crate::os::file::{self, File};
 use crate::os::futex;
 use crate::os::signals::Held;
-use crate::os::{Errno, clock, memory, process};
+use crate::os::{Errno, clock, leaked, memory, process};
 use crate::path::{Path, file_name};
 use crate::publishing::definitions::Definitions;
 
@@ -153,7 +153,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         ring_place,
         definitions_to,
     );
-    let Some(recording) = memory::leak_again(retired, recording) else {
+    let Some(recording) = leaked::leak_again(retired, recording) else {
         return discard("out of memory");
     };
     recording.is_mapped();

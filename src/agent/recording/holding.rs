@@ -13,7 +13,8 @@ use core::sync::atomic::Ordering;
 
 use super::{DrainState, Recording};
 use crate::os::clock;
-use crate::os::memory::{self, Retired, StaticRef};
+use crate::os::leaked::{Retired, StaticRef};
+use crate::os::memory;
 
 /// Maximum number of mapped rings that are tracked. More exist only if as many drain threads wait for a disk.
 const MOST: usize = 64;

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use allocsample_record::MAX_BUILD_ID_BYTES;
 
-use crate::os::memory;
+use crate::os::safe_read;
 
 /// The build id that the linker wrote, usually a hash of the content.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ const PAGE: usize = 4096;
 fn is_readable(address: usize, bytes: usize) -> bool {
     let end = address.saturating_add(bytes);
     let mut pages = (address & !(PAGE - 1)..end).step_by(PAGE);
-    pages.all(|page| memory::is_readable(page as u64))
+    pages.all(|page| safe_read::is_readable(page as u64))
 }
 
 impl Elf {
@@ -77,7 +77,7 @@ impl Elf {
     /// # Safety
     /// `start` is where a module is mapped, and it stays so while the result is used.
     pub unsafe fn at(start: *const u8) -> Option<Self> {
-        if !memory::is_readable(start.addr() as u64) {
+        if !safe_read::is_readable(start.addr() as u64) {
             return None;
         }
         // SAFETY: the first page of the mapping is readable.

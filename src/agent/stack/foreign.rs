@@ -3,9 +3,9 @@
 //! A stack that the thread did not get from libc (a coroutine's, a signal stack), code that no module covers, a machine's own
 //! stack: the frames that run there keep such memory mapped, but whether a guess leads to one of them is what a walk is about
 //! to find out. So nothing of it is read directly. The kernel copies the page, or reports that it is gone, whatever other
-//! threads unmap meanwhile (`os::memory::copy_pieces`). Behind a filter of system calls nothing is copied.
+//! threads unmap meanwhile (`os::safe_read::copy_pieces`). Behind a filter of system calls nothing is copied.
 
-use crate::os::memory::copy_if_mapped;
+use crate::os::safe_read::copy_if_mapped;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 8;

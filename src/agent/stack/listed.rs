@@ -2,7 +2,7 @@
 //!
 //! glibc has `_dl_find_object` since 2.35. `dl_iterate_phdr`, which all have, waits for a lock that another thread can hold
 //! while it waits for us. So this reads the list that loaders keep for debuggers (`struct r_debug`), without a lock: every
-//! read is a copy that cannot fault (`os::memory::copy_if_mapped`), and whatever another thread unlinks meanwhile gives
+//! read is a copy that cannot fault (`os::safe_read::copy_if_mapped`), and whatever another thread unlinks meanwhile gives
 //! a wrong answer only if all of it, up to the ELF header in memory, describes a module around the address. The caller's
 //! address is on its stack, so its module is loaded, and no other one is there.
 //!
@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use super::elf::{self, ProgramHeader};
 use super::modules::FoundObject;
 use crate::os;
-use crate::os::memory::copy_if_mapped;
+use crate::os::safe_read::copy_if_mapped;
 
 /// Entries of the loader's list that are read at most: another thread could make it a circle for a moment.
 const MOST_LISTED: usize = 4096;

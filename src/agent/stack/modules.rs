@@ -17,7 +17,7 @@ use super::elf::{BuildId, Elf, range_of_program};
 use super::grace::{Entered, Grace, Phase};
 use super::listed::ListedModules;
 use super::rules::{Generation, Rules};
-use crate::os::memory::{self, StaticRef};
+use crate::os::leaked::{self, StaticRef};
 use crate::os::spin::Spin;
 
 const SLOTS: usize = 4096;
@@ -165,10 +165,10 @@ impl Retired {
             entry.is_some_and(|(_, phase)| grace.is_over(phase))
         };
         let Some((old, _)) = self.entries.iter_mut().find(is_over).and_then(Option::take) else {
-            return memory::leak(module);
+            return leaked::leak(module);
         };
         let old = core::ptr::from_ref(old).cast_mut();
-        // SAFETY: 1. the memory came from `memory::leak`, which gives away a writable mapping for ever; 2. the table does
+        // SAFETY: 1. the memory came from `leaked::leak`, which gives away a writable mapping for ever; 2. the table does
         // not refer to it, and no walk that may have found it there is under way, says the grace; 3. it was in the list
         // of retired entries once, and is not any more.
         unsafe {

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use super::foreign::ForeignPages;
 use crate::accounting::thread::ShimThread;
-use crate::os::memory::is_readable;
+use crate::os::safe_read::is_readable;
 
 const PAGE: u64 = 4096;
 /// Beyond this distance from the top a stack pointer is taken to be on another stack.
