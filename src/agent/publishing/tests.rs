@@ -1,6 +1,8 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use allocsample_record::{CHUNK_HEADER_BYTES, ForkRecord};
+use allocsample_record::{CHUNK_HEADER_BYTES, ChunkHeader, ForkRecord, IntervalRecord, RecordKind};
+use allocsample_sampling::{Interval, Seed};
+use std::vec::Vec;
 
 use super::*;
 use crate::os::futex;
@@ -53,6 +55,66 @@ fn what_was_defined_while_the_recording_began_is_in_its_file() {
     publisher.write_late_definitions(recording);
     let record_bytes = (1 + FORK.words() as u64) * 8;
     assert_eq!(length() - before, CHUNK_HEADER_BYTES as u64 + record_bytes);
+}
+
+/// They lie behind a header in memory that is mapped for them: here far more than a page.
+#[test]
+fn thousands_of_definitions_are_written_as_one_chunk() {
+    let trial = begun(&[("INTERVAL", "1")]);
+    let path = std::str::from_utf8(trial.recording().path.as_bytes()).unwrap();
+    let before = std::fs::metadata(path).unwrap().len() as usize;
+    let publisher = Publisher::new();
+    let defined: Vec<ForkRecord> = (0..5000)
+        .map(|child_pid| ForkRecord { child_pid, ..FORK })
+        .collect();
+    assert!(defined.iter().all(|it| publisher.definitions().keep(it)));
+    publisher.write_late_definitions(trial.recording());
+    let file = std::fs::read(path).unwrap();
+    let chunk = ChunkHeader::decode(&file[before..]).unwrap();
+    let payload = &file[before + CHUNK_HEADER_BYTES..];
+    assert_eq!(chunk.raw_bytes as usize, payload.len());
+    let record_words = 1 + FORK.words();
+    let found: Vec<Option<ForkRecord>> = payload
+        .as_chunks()
+        .0
+        .chunks(record_words)
+        .map(|record: &[[u8; 8]]| {
+            let words: Vec<u64> = record
+                .iter()
+                .map(|word| u64::from_le_bytes(*word))
+                .collect();
+            ForkRecord::decode(&words[1..])
+        })
+        .collect();
+    assert_eq!(found, defined.into_iter().map(Some).collect::<Vec<_>>());
+}
+
+#[test]
+fn each_interval_of_heaps_has_one_number_and_one_definition() {
+    // An agent of its own: what it defines is known to its later recordings.
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "1")]);
+    trial.alloc(trial.thread(), 0x1000, 4096).unwrap();
+    let publisher = trial.agent.publisher();
+    let number = |bytes| {
+        let interval = Interval::new(bytes).unwrap();
+        publisher
+            .interval_of_heaps(interval, Seed { process: 3 })
+            .unwrap()
+    };
+    let before = trial.of_kind(RecordKind::Interval).len();
+    let first = number(1000);
+    let second = number(2000);
+    assert_ne!(first, second);
+    assert_eq!((number(1000), number(2000)), (first, second));
+    let found: Vec<_> = trial.of_kind(RecordKind::Interval)[before..]
+        .iter()
+        .map(|words| {
+            let it = IntervalRecord::decode(words).unwrap();
+            (it.heap, it.index, it.interval_bytes, it.seed)
+        })
+        .collect();
+    let some = IntervalRecord::SOME_HEAP;
+    assert_eq!(found, [(some, first, 1000, 3), (some, second, 2000, 3)]);
 }
 
 #[test]
