@@ -210,24 +210,31 @@ impl Rule {
         }
         let pc_read_at = self.return_address_at(base, caller_sp);
         let pc_read = read(pc_read_at)?;
-        let mut step = Step {
-            pc: super::step::unsigned(pc_read),
+        let pc = super::step::unsigned(pc_read);
+        if self.0 & RESTORES_FP == 0 {
+            return Some(Step {
+                pc,
+                sp: caller_sp,
+                fp,
+                pc_read,
+                pc_read_at,
+                fp_read_at: None,
+            });
+        }
+        let saved_at = self.saved_at(base);
+        let saved = read(saved_at)?;
+        // There a chain of frame pointers ends, or a stack, as the unwinder knows.
+        if cfg!(target_arch = "aarch64") && self.0 & FROM_FP != 0 && saved <= fp {
+            return None;
+        }
+        Some(Step {
+            pc,
             sp: caller_sp,
-            fp,
+            fp: saved,
             pc_read,
             pc_read_at,
-            fp_read_at: None,
-        };
-        if self.0 & RESTORES_FP != 0 {
-            let saved_at = self.saved_at(base);
-            step.fp = read(saved_at)?;
-            step.fp_read_at = Some(saved_at);
-            // There a chain of frame pointers ends, or a stack, as the unwinder knows.
-            if cfg!(target_arch = "aarch64") && self.0 & FROM_FP != 0 && step.fp <= fp {
-                return None;
-            }
-        }
-        Some(step)
+            fp_read_at: Some(saved_at),
+        })
     }
 
     /// How the step uses the frame pointer.
