@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use support::directory::Directory;
-use support::{Agent, Outcome, Run, is_installed, regrtest, skip};
+use support::{Agent, Outcome, Program, Run, is_installed, regrtest, skip};
 
 /// Runs a shell script both ways.
 fn script(text: &str) -> Run {
@@ -282,4 +282,19 @@ fn cpythons_own_tests_pass_as_without() {
         .args(&tests_of(python))
         .patience(1800);
     regrtest::assert_same_verdicts(&regrtest, &Agent::at_interval("64K"), 500);
+}
+
+/// A bridge looks for its runtime by a symbol, which most processes lack.
+#[test]
+fn no_symbol_that_the_loader_finds_is_taken_for_absent() {
+    let shim = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("c_shim");
+    let include = |path: PathBuf| format!("-I{}", path.display());
+    let places = [shim.clone(), shim.join("include"), shim.join("bridges")].map(include);
+    let mut flags: Vec<&str> = places.iter().map(String::as_str).collect();
+    let program = Program::compiled_with("absent_symbols.c", &flags);
+    program.run().bare().assert_success();
+    // An object without the table from which absence is read may have any symbol.
+    flags.push("-Wl,--hash-style=sysv");
+    let program = Program::compiled_with("absent_symbols.c", &flags);
+    program.run().arg("none").bare().assert_success();
 }

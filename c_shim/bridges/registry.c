@@ -1,6 +1,7 @@
 /* See registry.h. */
 #define _GNU_SOURCE
 #include "registry.h"
+#include "absence.h"
 #include "bridge.h"
 
 #include <dlfcn.h>
@@ -15,9 +16,9 @@ static const struct bridge *const bridges[] = {
 };
 #define BRIDGES (sizeof bridges / sizeof bridges[0])
 
-static bool is_in_global_scope(const char *symbol)
+static bool is_in_global_scope(const struct absence *absence, const char *symbol)
 {
-    return dlsym(RTLD_DEFAULT, symbol) != NULL;
+    return !absence_of(absence, symbol) && dlsym(RTLD_DEFAULT, symbol) != NULL;
 }
 
 /* What is asked for now. */
@@ -33,13 +34,16 @@ static bool is_wanted(const struct bridge *bridge, uint32_t groups)
     return (groups >> bridge->group & 1) != 0;
 }
 
-/* Most processes are none of these runtimes: each bridge costs them one look-up. */
+/* Most processes are none of these runtimes: each bridge costs them one look into the objects' filters. */
 void bridges_join(uint32_t groups)
 {
+    struct absence absence;
     atomic_fetch_or(&groups_now, groups);
+    absence_read(&absence);
     for (size_t i = 0; i < BRIDGES; i++) {
         const struct bridge *bridge = bridges[i];
-        if (is_wanted(bridge, groups) && (bridge->runtime_symbol == NULL || is_in_global_scope(bridge->runtime_symbol)))
+        if (is_wanted(bridge, groups) &&
+            (bridge->runtime_symbol == NULL || is_in_global_scope(&absence, bridge->runtime_symbol)))
             bridge->join();
     }
 }
@@ -148,8 +152,11 @@ void bridges_after_fork_in_child(void)
 
 bool bridges_have_scanning_collector(void)
 {
+    struct absence absence;
+    absence_read(&absence);
     for (size_t i = 0; i < BRIDGES; i++)
-        if (bridges[i]->scanning_collector_symbol != NULL && is_in_global_scope(bridges[i]->scanning_collector_symbol))
+        if (bridges[i]->scanning_collector_symbol != NULL &&
+            is_in_global_scope(&absence, bridges[i]->scanning_collector_symbol))
             return true;
     return false;
 }

@@ -7,14 +7,14 @@ use std::{env, fs};
 fn main() {
     let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../c_shim");
     let core = files(&shim, "c");
-    let registry = shim.join("bridges/registry.c");
+    let registry = files(&shim.join("bridges"), "c");
     let bridges = folders(&shim.join("bridges"));
     let sources = bridges.iter().flat_map(|folder| files(folder, "c"));
     println!("cargo:rerun-if-changed={}", shim.display());
     println!("cargo:rerun-if-env-changed=CI");
     cc::Build::new()
         .files(core)
-        .file(registry)
+        .files(registry)
         .files(sources)
         .include(&shim)
         .include(shim.join("include"))
