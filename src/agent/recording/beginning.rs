@@ -108,8 +108,9 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
     let command_line = process::command_line(argument_buffer);
     let wall_ns = clock::wall_ns();
     // Before anything is written: a byte beyond the limit is answered by a signal that kills.
+    let limit_bytes = file::size_limit();
     let [.., smallest_words] = CAPACITIES_WORDS;
-    if (allocsample_ring::file_bytes(smallest_words) as u64) > file::size_limit() {
+    if (allocsample_ring::file_bytes(smallest_words) as u64) > limit_bytes {
         return Err(CannotRecord { reason: NO_ROOM });
     }
     let Files {
@@ -139,7 +140,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
     let retired = RETIRED.take(clock::monotonic_ns());
     // SAFETY: a recording that nobody changes any more but in its atomics.
     let place = retired.map(|retired| unsafe { retired.as_ref() }.ring_place);
-    let Some((mapped_ring, ring_place)) = create_ring(&ring, profile_id, place) else {
+    let Some((mapped_ring, ring_place)) = create_ring(&ring, profile_id, place, limit_bytes) else {
         if let Some(retired) = retired {
             // SAFETY: as above.
             RETIRED.retire(unsafe { retired.as_ref() }, clock::monotonic_ns());
@@ -247,16 +248,18 @@ fn create_files(config: &Config, program: &[u8], wall_ns: u64) -> Result<Files, 
     })
 }
 
-/// Maps the ring, in place of an ended one of the same size if there is one.
+/// Maps the largest ring for which there is room and whose file is no longer than the limit, in place of an ended one of the
+/// same size if there is one.
 fn create_ring(
     file: &File,
     profile_id: u128,
     place: Option<(NonNull<u8>, usize)>,
+    limit_bytes: u64,
 ) -> Option<(Ring, (NonNull<u8>, usize))> {
     for capacity_words in CAPACITIES_WORDS {
         let bytes = allocsample_ring::file_bytes(capacity_words);
         // A file beyond the limit would not only fail: the kernel would send SIGXFSZ to the program.
-        if bytes as u64 > file::size_limit() || file.allocate(bytes).is_err() {
+        if bytes as u64 > limit_bytes || file.allocate(bytes).is_err() {
             continue;
         }
         let base = match place {
@@ -327,3 +330,6 @@ impl Recording {
         self.push(&record);
     }
 }
+
+#[cfg(test)]
+mod tests;
