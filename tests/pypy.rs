@@ -7,8 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use support::directory::Directory;
 use support::profile::Profile;
-use support::{Agent, Outcome, Run, bridge, regrtest, skip};
+use support::{Agent, Outcome, Program, Run, bridge, regrtest, skip};
 
 const HEAP: &str = "pypy";
 
@@ -202,35 +203,120 @@ fn pypy_is_left_alone_unless_it_is_asked_for() {
     assert!(!bridge::has_heap(&profile, HEAP));
 }
 
-/// The table of builds has what the code of the library says by nine votes of ten.
+const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libpypy3.9-c.so";
+
+/// Runs the bridge's search on a file.
+fn found_in(library: &str) -> std::process::Output {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Command::new(root.join("integrations/pypy/find-build"))
+        .arg(library)
+        .output()
+        .expect("find-build")
+}
+
 #[test]
-fn the_build_is_what_its_code_says() {
+fn the_search_finds_every_place_of_the_build_in_the_table() {
     if !has_pypy() {
         return;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let library = "/usr/lib/x86_64-linux-gnu/libpypy3.9-c.so";
-    let output = Command::new("/usr/bin/python3")
-        .arg(root.join("integrations/pypy/find-build"))
-        .arg(library)
-        .output()
-        .expect("Python");
+    let output = found_in(LIBRARY);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    let table = fs::read_to_string(root.join("c_shim/bridges/pypy/pypy.c")).expect("the table");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let table = fs::read_to_string(root.join("c_shim/bridges/pypy/library.c")).expect("the table");
     let found = String::from_utf8_lossy(&output.stdout);
-    let fields: Vec<&str> = found.lines().flat_map(|line| line.split(", ")).collect();
-    assert_eq!(fields.len(), 5, "{found}");
-    for field in &fields[1..] {
-        assert!(table.contains(&format!("{field},")), "{field}");
+    let fields: Vec<&str> = found.lines().skip(1).collect();
+    assert_eq!(fields.len(), 28, "{found}");
+    for field in fields {
+        assert!(table.contains(field.trim_end_matches(',')), "{field}");
     }
     // Where there is no pattern there are no votes.
-    let output = Command::new("/usr/bin/python3")
-        .arg(root.join("integrations/pypy/find-build"))
-        .arg("/usr/bin/pypy3")
-        .output()
-        .expect("Python");
+    let output = found_in("/usr/bin/pypy3");
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// Of the build in the table.
+const BUILD_ID: &[u8] = b"\x28\x29\xc3\xe9\x50\xc6\x30\xb7";
+
+/// A run of PyPy with a copy of its library that has another build id, and in which the first place with some bytes is changed.
+fn with_another_library(
+    directory: &Path,
+    change: Option<(&[u8], &[u8])>,
+    arguments: &[&str],
+) -> Run {
+    let mut library = fs::read(LIBRARY).expect("PyPy's library");
+    for (from, to) in [(BUILD_ID, &[0][..])].into_iter().chain(change) {
+        let mut places = library.windows(from.len());
+        let at = places.position(|it| it == from).expect("the bytes");
+        library[at..at + to.len()].copy_from_slice(to);
+    }
+    fs::write(directory.join("libpypy3.9-c.so"), library).expect("a copy");
+    pypy(arguments).env("LD_LIBRARY_PATH", directory)
+}
+
+#[test]
+fn a_build_that_is_not_in_the_table_is_searched_and_shown_like_one_that_is() {
+    if !has_pypy() {
+        return;
+    }
+    let copy = Directory::new();
+    let program = bridge::program("known_sites_pypy.py");
+    let arguments = ["--jit", "off", &program.to_string_lossy(), "1"];
+    let run = with_another_library(&copy, None, &arguments);
+    let outcome = run.unchanged(&agent("4K"));
+    outcome.assert_success();
+    let paths = outcome.profile_paths();
+    let profile = Profile::read_with(&paths[0], &["--only-type", "rpy_string"]);
+    bridge::assert_near_truth(&profile, outcome.text().as_bytes(), 5);
+    bridge::assert_audit(&profile);
+    let main = ["<module>", "main", "site", "small_and_kept"];
+    bridge::assert_stack(&profile, &main);
+    bridge::assert_stack(&profile, &["_bootstrap", "run", "site", "of_a_thread"]);
+    let notes = profile.report["notes"].to_string();
+    let vote = "12066 of 12090 places in its code agree on the nursery";
+    assert!(notes.contains(vote), "{notes}");
+    let is_off = notes.contains("not sampled") || notes.contains("not shown");
+    assert!(!is_off, "{notes}");
+}
+
+/// The section of the log by which the search recognises a minor collection has another name.
+#[test]
+fn a_build_whose_places_are_not_clear_is_left_alone_and_the_report_says_so() {
+    if !has_pypy() {
+        return;
+    }
+    let copy = Directory::new();
+    let arguments = ["-c", "print(sum(len(str(i)) for i in range(100000)))"];
+    let change: (&[u8], &[u8]) = (b"\0gc-minor\0", b"\0gc-other\0");
+    let run = with_another_library(&copy, Some(change), &arguments);
+    let profile = run.unchanged(&agent("4K")).profile();
+    let functions = rows(&profile, "functions");
+    assert!(functions.iter().all(|row| row["module"] != HEAP));
+    let notes = profile.report["notes"].to_string();
+    let reason = "this build of PyPy is not known, and the functions that collect are not clear";
+    assert!(notes.contains(reason), "{notes}");
+}
+
+/// A library of this size has all that the search needs.
+#[test]
+fn the_search_stays_within_a_file_of_any_content() {
+    let flags = [
+        "-g",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ];
+    let Some(program) = Program::compiled_if_possible("pypy_find.c", &flags) else {
+        skip("no compiler with sanitizers");
+        return;
+    };
+    let output = Command::new(program.path())
+        .args(["5", "1000"])
+        .output()
+        .expect("the search");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.ends_with(" of 1000 refused\n"), "{printed}");
 }
 
 /// Those of PyPy's regression tests that Debian installs and that lean on threads, memory and collections.

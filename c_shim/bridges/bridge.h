@@ -42,7 +42,8 @@ struct bridge {
      * up even if the bridge does not join. NULL: the runtime has no such collector. */
     const char *scanning_collector_symbol;
     enum bridge_group group;
-    /* Joins the runtime. Once, before `main`: all objects of the program are loaded, none of its code has run. */
+    /* Joins the runtime. Once, before `main`: all objects of the program are loaded, none of its code has run. It may register, define
+     * and decline, but not record: a marker would begin the recording too early, and what its thread allocates would count twice. */
     void (*join)(void);
     /* Joins and leaves the runtime while the program's threads run. May be called repeatedly, by one thread at a time, and while no
      * object is unloaded. NULL: the bridge does not support attach. */

@@ -173,8 +173,23 @@ fn declined<'a>(profile: &'a Profile, runtime: &Runtime) -> Option<&'a str> {
     })
 }
 
+/// Whether its bridge was asked for, and did not join.
+fn has_declined(profile: &Profile, runtime: &Runtime) -> bool {
+    let heap = runtime.support.heap().unwrap_or_default();
+    let mut notes = profile.notes.iter();
+    notes.any(|(note, detail)| {
+        *note == Note::NotJoined
+            && detail
+                .split_once(": ")
+                .is_some_and(|(whose, _)| whose == heap)
+    })
+}
+
 fn advice(profile: &Profile, here: &Here) -> String {
     let support = here.runtime.support;
+    if matches!(support, Support::Optional { .. }) && has_declined(profile, here.runtime) {
+        return String::new();
+    }
     let could_join =
         matches!(support, Support::Bridge { .. }) && support.is_for(&here.version) != Some(false);
     if is_attached(profile) && could_join && !support.joins_late(&here.version) {
@@ -363,6 +378,14 @@ mod tests {
                     "perl: Perl is of a version or a build that is not known",
                 ),
                 "note: Perl 5.46.0: its memory is sampled, but functions and lines of Perl are not shown: its bridge did not join (Perl is of a version or a build that is not known)",
+            ),
+            (
+                declined(with("PyPy", "7.3.5"), "all: --runtime none"),
+                "warning: PyPy 7.3.5: PyPy's heap is not sampled: its bridge did not join (--runtime none); `allocsample run --runtime pypy` samples it",
+            ),
+            (
+                declined(with("PyPy", "9.0.0"), "pypy: its types are not clear"),
+                "warning: PyPy 9.0.0: PyPy's heap is not sampled: its bridge did not join (its types are not clear)",
             ),
             (
                 declined(with("Mono", ""), "mono: mono_free is missing"),

@@ -7,8 +7,8 @@
  * and of the steps of major ones, put the real top back before whoever else collects, and look afterwards at what became
  * of the samples.
  *
- * All that is done under the interpreter's lock. PyPy has no names for it, so that builds are known one by one, by their
- * build id and by what their functions begin with; others are left alone. */
+ * All that is done under the interpreter's lock. PyPy has no names for it. library.c knows its places, by a table or by
+ * a search; what a search has found is compared with live objects before it is believed. */
 #define _GNU_SOURCE
 #include "allocsample.h"
 #include "bridge.h"
@@ -16,9 +16,8 @@
 #include "pypy.h"
 #include "kit/symbols.h"
 
-#include <dlfcn.h>
-#include <elf.h>
 #include <link.h>
+#include <stdio.h>
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -32,31 +31,9 @@ enum { SCANNING, MARKING, SWEEPING, FINALIZING };
 /* The header of one that has moved: where to is behind it. */
 #define FORWARDED ((uint64_t)-42)
 
-/* The first instructions of the functions: whole and position-independent. */
-#define RESERVE_BEGINS "\x41\x56\x49\x89\xf6"         /* push %r14; mov %rsi,%r14 */
-#define COLLECT_BEGINS "\x41\x57\x41\x56\x41\x55"     /* push %r15; push %r14; push %r13 */
-#define STEP_BEGINS COLLECT_BEGINS
-#define ENTRY_BEGINS "\x41\x56\x41\x55\x41\x54"       /* push %r14; push %r13; push %r12 */
-#define LOG_STOP_BEGINS "\x55\x53\x48\x83\xec\x08"    /* push %rbp; push %rbx; sub $8,%rsp */
-#define LOG_START_BEGINS "\x80\x3d\x22\x32\x56\x01\x00" /* cmpb $0,distance(%rip) */
-#define LOG_START_DISTANCE 2
-
-static const struct pypy_build builds[] = {
-    /* Debian 12: pypy3-lib 7.3.11+dfsg-2+deb12u3, amd64 */
-    {.id = {0x28, 0x29, 0xc3, 0xe9, 0x50, 0xc6, 0x30, 0xb7, 0xa0, 0x52,
-            0x43, 0x1a, 0xed, 0x23, 0xa8, 0xd8, 0x04, 0x09, 0xe8, 0x7c},
-     .reserve = 0x209fd40, .collect = 0x209da30, .step = 0x209e8b0, .entry = 0x22f90d0,
-     .log_start = 0x232a6e0, .log_stop = 0x232a810, .log_sections = 0x3867a20,
-     .gc = 0x2823980, .state = 0xc8, .threshold = 0x168, .free = 0x190, .top = 0x1b0, .large_bytes = 0x228,
-     .small_bytes = 0x2823968,
-     .type_names = 0x33f99e0, .type_ids = 0x33f3580,
-     .frames_of_code = 0x2313ac0, .lock = 0x388cb00,
-     .codes = 0x298a910, .handles = 16, .name = 8, .number = 72, .file = 120, .line = 128},
-};
-
+static const struct pypy_library *library;
 static const struct pypy_build *build;
 static uintptr_t base;
-static const void *first_thread; /* state of the thread that PyPy starts on */
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
 static allocsample_nursery nursery;
@@ -73,6 +50,11 @@ static struct {
     bool is_reserving;
 } seen;
 static uint64_t minor_collections, major_collections;
+/* What a build that was found has still to show: see compare. */
+static struct {
+    bool is_open, is_refused;
+    uint32_t survivors, with_type, majors;
+} trial;
 
 static uintptr_t word_of(const void *gc, size_t offset)
 {
@@ -116,6 +98,8 @@ static void resolve(uint32_t kind)
     allocsample_resolution answers[BATCH];
     uint64_t cursor = 0;
     bool is_minor = kind == ALLOCSAMPLE_MINOR;
+    if (trial.is_refused)
+        return;
     allocsample_nursery *of = is_minor ? &nursery : NULL;
     uint64_t number = (is_minor ? minor_collections : major_collections) + 1;
     size_t count;
@@ -123,7 +107,12 @@ static void resolve(uint32_t kind)
         for (size_t i = 0; i < count; i++) {
             answers[i] = is_minor ? young(&samples[i]) : old(&samples[i]);
             /* The nursery is not cleared: a dead object's header is there until the next one takes its place. */
-            answers[i].type = pypy_type(hooks, heap, (uint32_t)*(const uint64_t *)answers[i].address);
+            uint32_t type = (uint32_t)*(const uint64_t *)answers[i].address;
+            answers[i].type = pypy_type(hooks, heap, type);
+            if (trial.is_open && answers[i].fate != ALLOCSAMPLE_DEAD) {
+                trial.survivors++;
+                trial.with_type += pypy_is_type(type);
+            }
         }
         hooks->resolve(heap, of, kind, answers, count, number);
     }
@@ -131,16 +120,50 @@ static void resolve(uint32_t kind)
 
 static void tell(const void *gc, uint32_t kind, uint64_t number, uint64_t begin_ns)
 {
-    uint64_t used = word_of(gc, build->large_bytes) + *(const uintptr_t *)(base + build->small_bytes);
+    bool has_used = build->small_bytes != 0;
+    uint64_t used = !has_used ? 0 : word_of(gc, build->large_bytes) + *(const uintptr_t *)(base + build->small_bytes);
     uint64_t values[] = {STATISTIC_USED, used};
     allocsample_gc record = {.size = sizeof record,
                              .kind = kind,
                              .id = number,
                              .begin_ns = begin_ns,
                              .end_ns = hooks->now_ns(),
-                             .statistics = 1,
+                             .statistics = has_used,
                              .values = values};
     hooks->gc(heap, &record);
+}
+
+/* ---- comparing a build that was found with live objects ---- */
+
+static void refuse(void *gc, const char *note)
+{
+    uint64_t now = hooks->now_ns();
+    trial.is_open = false;
+    trial.is_refused = true;
+    if (seen.limit != 0 && word_of(gc, build->top) == seen.limit)
+        set_top(gc, seen.top);
+    seen.limit = 0;
+    hooks->marker(heap, note, now, now);
+}
+
+/* After a collection: what survives has a type of the table's. After all live objects are marked: those that run are. Both
+ * are facts about any build, and neither holds if a place is not what it is taken for. */
+static void compare(void *gc, bool is_marked)
+{
+    enum { SURVIVORS = 64, MAJORS = 4 };
+    if (!trial.is_open)
+        return;
+    if (trial.with_type < trial.survivors - trial.survivors / 10) {
+        refuse(gc, "note: PyPy's heap is not sampled from here on: survivors do not look like objects of this build");
+        return;
+    }
+    if (is_marked) {
+        struct pypy_marked running = pypy_running_with(VISITED);
+        trial.majors += running.all > 0;
+        if (running.marked != running.all)
+            return refuse(gc, "note: PyPy's heap is not sampled from here on: this build marks live objects otherwise");
+    }
+    trial.is_open = trial.survivors < SURVIVORS || trial.majors < MAJORS;
 }
 
 /* ---- the three jumps ---- */
@@ -151,6 +174,8 @@ extern const uint8_t __start_pypy_jumps[] HIDDEN, __stop_pypy_jumps[] HIDDEN;
 /* The nursery goes on at `free`. */
 static void go_on(void *gc, uintptr_t old_free, uintptr_t free)
 {
+    if (trial.is_refused)
+        return;
     seen.top = word_of(gc, build->top);
     if (seen.limit == 0)
         seen.limit = hooks->nursery_begin(heap, &nursery, free, seen.top);
@@ -164,7 +189,8 @@ static void go_on(void *gc, uintptr_t old_free, uintptr_t free)
 static uintptr_t take(void *gc, uintptr_t object, uintptr_t size)
 {
     seen.free = object + size;
-    if (seen.free > seen.limit) {
+    if (seen.limit != 0 && seen.free > seen.limit) {
+        pypy_names_verify(hooks, heap);
         seen.limit = hooks->nursery_point(heap, &nursery, object, size, seen.top, 0);
         set_top(gc, seen.limit);
         pypy_name_functions(hooks, heap);
@@ -218,6 +244,7 @@ JUMPED_TO static void on_collect(void *gc)
     collect(gc);
     pypy_is_collecting = false;
     resolve(ALLOCSAMPLE_MINOR);
+    compare(gc, false);
     tell(gc, ALLOCSAMPLE_MINOR, ++minor_collections, begin_ns);
     if (is_ours)
         go_on(gc, free, word_of(gc, build->free));
@@ -234,7 +261,7 @@ JUMPED_TO static void on_step(void *gc, intptr_t size)
     uintptr_t after = word_of(gc, build->state);
     /* All live objects are marked, and nothing has been freed. */
     if (before == MARKING && after == SWEEPING)
-        resolve(ALLOCSAMPLE_MAJOR);
+        compare(gc, true), resolve(ALLOCSAMPLE_MAJOR);
     bool is_last = before == FINALIZING && after == SCANNING;
     major_collections += is_last;
     tell(gc, is_last ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MAJOR_STEP, major_collections + !is_last, begin_ns);
@@ -275,12 +302,36 @@ JUMPED_TO static intptr_t on_log_stop(const char *section, intptr_t wants_time)
     return log_stop(section, wants_time);
 }
 
+/* The evidence: one note for the reports, and a marker for each ballot. */
+static void tell_votes(void)
+{
+    char text[256];
+    uint64_t now = hooks->now_ns();
+    snprintf(text, sizeof text,
+             "note: this build of PyPy is not in a table, so its places were searched for: %u of %u places in its code agree on the "
+             "nursery, %u of %u on the collector",
+             library->votes[PYPY_NURSERY].winner, library->votes[PYPY_NURSERY].all, library->votes[PYPY_RESERVE].winner, library->votes[PYPY_RESERVE].all);
+    hooks->marker(heap, text, now, now);
+    for (size_t i = 0; i < PYPY_BALLOTS; i++) {
+        snprintf(text, sizeof text, "vote: %s, %u of %u", pypy_ballot_name((enum pypy_ballot)i), library->votes[i].winner, library->votes[i].all);
+        hooks->marker(heap, text, now, now);
+    }
+}
+
 /* Before the program, once PyPy has a nursery. */
 __attribute__((used)) static void begin(void)
 {
+    enum { NURSERY_BITS = 40 };
     void *gc = (void *)(base + build->gc);
-    if (seen.limit == 0 && word_of(gc, build->top) != 0)
-        go_on(gc, 0, word_of(gc, build->free));
+    uintptr_t free = word_of(gc, build->free), top = word_of(gc, build->top);
+    if (seen.limit != 0 || top == 0)
+        return;
+    if (free % 8 != 0 || top % 8 != 0 || free > top || (top - free) >> NURSERY_BITS != 0 || word_of(gc, build->state) != SCANNING)
+        refuse(gc, "note: PyPy's heap is not sampled: its nursery does not look like one when the program starts");
+    else
+        go_on(gc, 0, free);
+    if (trial.is_open)
+        tell_votes();
 }
 
 /* Calls `begin` with the arguments of entry_point put aside, and goes on there: no frame of ours stays on the stack. */
@@ -296,77 +347,48 @@ __asm__(".pushsection .text,\"ax\",@progbits\n\t.hidden pypy_on_entry\n\t.globl 
 
 /* ---- start ---- */
 
-static bool has_id(const struct dl_phdr_info *object, const uint8_t *id, size_t id_length)
-{
-    for (size_t i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
-        if (segment->p_type != PT_NOTE)
-            continue;
-        const uint8_t *at = (const uint8_t *)(object->dlpi_addr + segment->p_vaddr), *end = at + segment->p_memsz;
-        while (at + sizeof(ElfW(Nhdr)) <= end) {
-            const ElfW(Nhdr) *note = (const ElfW(Nhdr) *)at;
-            const uint8_t *name = at + sizeof *note, *content = name + ((note->n_namesz + 3u) & ~3u);
-            if (note->n_type == NT_GNU_BUILD_ID && note->n_descsz == id_length && note->n_namesz == 4 &&
-                memcmp(name, "GNU", 4) == 0 && memcmp(content, id, id_length) == 0)
-                return true;
-            at = content + ((note->n_descsz + 3u) & ~3u);
-        }
-    }
-    return false;
-}
-
-static int look_at(struct dl_phdr_info *object, size_t size, void *argument)
-{
-    bool *has_pypy = argument;
-    (void)size;
-    if (strstr(object->dlpi_name, "libpypy") == NULL)
-        return 0;
-    *has_pypy = true;
-    for (size_t i = 0; i < sizeof builds / sizeof builds[0]; i++) {
-        if (has_id(object, builds[i].id, sizeof builds[i].id)) {
-            build = &builds[i];
-            base = object->dlpi_addr;
-            first_thread = object->dlpi_tls_data;
-        }
-    }
-    return 1;
-}
-
 /* A place to jump from. */
 struct jump {
     uint32_t at;
-    const char *begins;
-    size_t length, distance_at;
     void *original; /* the address of a pointer, for what the function does without us */
     void (*to)(void);
+    uint8_t *code;
+    size_t length, distance_at;
     const void *from_room;
 };
-#define JUMP(AT, BEGINS, DISTANCE_AT, ORIGINAL, TO)                                                                    \
-    {AT, BEGINS, sizeof BEGINS - 1, DISTANCE_AT, ORIGINAL, (void (*)(void))TO, NULL}
+#define JUMP(AT, ORIGINAL, TO) {.at = AT, .original = ORIGINAL, .to = (void (*)(void))TO}
+
+/* Behind the mark of a target of indirect jumps: all calls of these functions are direct. */
+static uint8_t *behind_mark(uint8_t *code)
+{
+    static const uint8_t mark[] = {0xF3, 0x0F, 0x1E, 0xFA};
+    return memcmp(code, mark, sizeof mark) == 0 ? code + sizeof mark : code;
+}
 
 /* All or none: the code is as it was until the last check is done, and only the system can refuse then. */
 static bool put_jumps(void)
 {
+    enum { BEGINNING_MOST = 24 };
     struct jump jumps[] = {
         /* The last two ask each time whether PyPy logs. */
-        JUMP(build->collect, COLLECT_BEGINS, 0, &collect, on_collect),
-        JUMP(build->step, STEP_BEGINS, 0, &step, on_step),
-        JUMP(build->reserve, RESERVE_BEGINS, 0, &reserve, on_reserve),
-        JUMP(build->entry, ENTRY_BEGINS, 0, &pypy_entry, pypy_on_entry),
-        JUMP(build->log_stop, LOG_STOP_BEGINS, 0, &log_stop, on_log_stop),
-        JUMP(build->log_start, LOG_START_BEGINS, LOG_START_DISTANCE, &log_start, on_log_start),
+        JUMP(build->collect, &collect, on_collect),         JUMP(build->step, &step, on_step),
+        JUMP(build->reserve, &reserve, on_reserve),         JUMP(build->entry, &pypy_entry, pypy_on_entry),
+        JUMP(build->log_stop, &log_stop, on_log_stop),      JUMP(build->log_start, &log_start, on_log_start),
     };
     size_t count = sizeof jumps / sizeof jumps[0];
+    uint8_t begins[sizeof jumps / sizeof jumps[0]][BEGINNING_MOST];
     struct code_room room;
     for (size_t i = 0; i < count; i++) {
-        if (memcmp((const void *)(base + jumps[i].at), jumps[i].begins, jumps[i].length) != 0)
+        jumps[i].code = behind_mark((uint8_t *)(base + jumps[i].at));
+        jumps[i].length = pypy_beginning(jumps[i].code, &jumps[i].distance_at);
+        if (jumps[i].length == 0)
             return false;
+        memcpy(begins[i], jumps[i].code, jumps[i].length);
     }
     if (!code_room_open(&room, base))
         return false;
     for (size_t i = 0; i < count; i++) {
-        void *original =
-            code_room_original(&room, (const void *)(base + jumps[i].at), jumps[i].length, jumps[i].distance_at);
+        void *original = code_room_original(&room, jumps[i].code, jumps[i].length, jumps[i].distance_at);
         if (original == NULL)
             return false;
         memcpy(jumps[i].original, &original, sizeof original);
@@ -375,10 +397,10 @@ static bool put_jumps(void)
     if (!code_room_close(&room))
         return false;
     for (size_t i = 0; i < count; i++) {
-        if (code_put_jump((void *)(base + jumps[i].at), jumps[i].from_room))
+        if (code_put_jump(jumps[i].code, jumps[i].from_room))
             continue;
         while (i-- > 0)
-            code_put((void *)(base + jumps[i].at), jumps[i].begins, jumps[i].length);
+            code_put(jumps[i].code, begins[i], jumps[i].length);
         return false;
     }
     return true;
@@ -386,12 +408,18 @@ static bool put_jumps(void)
 
 static void join(void)
 {
-    bool has_pypy = false;
-    dl_iterate_phdr(look_at, &has_pypy);
-    hooks = has_pypy ? allocsample_get_hooks(ALLOCSAMPLE_VERSION) : NULL;
+    library = pypy_library_here();
+    if (library == NULL)
+        return;
+    hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     if (hooks == NULL)
         return;
-    uint64_t now = hooks->now_ns();
+    if (library->thread == NULL) {
+        shim_services.decline("pypy", "PyPy's threads", "have no state where the program starts");
+        return;
+    }
+    build = library->build;
+    base = library->base;
     allocsample_heap_description description = {
         .size = sizeof description,
         .kind = ALLOCSAMPLE_NURSERY,
@@ -402,16 +430,12 @@ static void join(void)
     heap = hooks->heap_register(&description);
     if (heap == NULL)
         return;
-    if (build == NULL) {
-        hooks->marker(heap, "this build of PyPy is not known: its heap is not sampled", now, now);
+    if (!pypy_names_make(library) || !put_jumps()) {
+        shim_services.decline("pypy", "PyPy's code", "cannot be changed here");
         hooks->heap_unregister(heap);
         return;
     }
-    if (first_thread == NULL || !pypy_names_make(build, base, first_thread) || !put_jumps()) {
-        hooks->marker(heap, "PyPy's code cannot be changed here: its heap is not sampled", now, now);
-        hooks->heap_unregister(heap);
-        return;
-    }
+    trial.is_open = !library->is_verified;
     hooks->define_function(heap, PYPY_COLLECTOR, "garbage collector", "PyPy", 0);
     hooks->define_statistic(heap, STATISTIC_USED, "used", "bytes");
     uintptr_t start, end;

@@ -271,7 +271,7 @@ const RUNTIMES: &[Runtime] = &[
         support: Support::Optional { heap: "pypy" },
         is_on_malloc: false,
         missing: "PyPy's heap is not sampled",
-        advice: "`allocsample run --runtime pypy` samples it in the builds that integrations/pypy names",
+        advice: "`allocsample run --runtime pypy` samples it",
     },
     Runtime {
         name: "Mono",
