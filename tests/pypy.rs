@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use support::directory::Directory;
-use support::profile::Profile;
+use support::profile::{Profile, figure};
 use support::{Agent, Outcome, Program, Run, bridge, regrtest, skip};
 
 const HEAP: &str = "pypy";
@@ -166,6 +166,22 @@ fn nothing_is_collected_that_would_not_be() {
             .expect("a number");
         assert_eq!(markers, minor(&seen), "{interval}");
     }
+}
+
+#[test]
+fn the_nursery_and_the_arenas_are_not_counted_beside_their_objects() {
+    if !has_pypy() {
+        return;
+    }
+    let program = bridge::program("known_sites_pypy.py");
+    let run = pypy(&["--jit", "off", &program.to_string_lossy(), "1"]).env("PYPY_GC_NURSERY", "8M");
+    let profile = run.unchanged(&agent("32K")).profile();
+    let [ours, malloc] = [HEAP, "malloc"].map(|name| bridge::heap(&profile, name));
+    let (kept, nursery) = (4.8e6, 8.0 * 1024.0 * 1024.0);
+    let backing = figure(ours, "backing_live_bytes");
+    assert!(backing > nursery + kept, "{ours}");
+    assert!(figure(ours, "live_bytes") > kept, "{ours}");
+    assert!(figure(malloc, "live_bytes") < 4e6, "{malloc}");
 }
 
 /// Threads, forks, finalizers, weak references, memory that is reported, deep recursion, failures, with compiled code and

@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 
-use allocsample_record::{HeapId, Location, StackId};
+use allocsample_record::{HeapId, Location, ModuleId, StackId, VmFrame};
 
 use crate::model::{Profile, Sample};
 
-/// The functions of each runtime's that allocate its heap, by the heap's name. Only runtimes whose objects the bridge reports apart
-/// from malloc's blocks.
+/// The functions of each runtime's that allocate its heap, by the heap's name: native ones, or those that its bridge reports. Only
+/// runtimes whose objects the bridge reports apart from malloc's blocks.
 const ALLOCATE: &[(&str, &[&str])] = &[
     (
         "ocaml",
@@ -25,6 +25,9 @@ const ALLOCATE: &[(&str, &[&str])] = &[
     ),
     // The first carriers of the emulator's allocators. OTP 29 has no such symbol.
     ("erlang", &["erts_sys_aligned_alloc"]),
+    // The nursery, arenas, and what is too large for these when it survives: PyPy's functions have no symbols, so the bridge
+    // reports a function of its own while PyPy collects or makes the nursery.
+    ("pypy", &["garbage collector"]),
 ];
 
 /// Frames from `malloc` to such a function, the function included.
@@ -68,8 +71,10 @@ impl Profile {
         let mut known: HashMap<StackId, bool> = HashMap::new();
         let is_kept = self.samples.iter().map(|sample| {
             let stack = sample.stack;
-            let mut is_backing =
-                || *(known.entry(stack)).or_insert_with(|| self.is_allocated_by(stack, functions));
+            let mut is_backing = || {
+                *(known.entry(stack))
+                    .or_insert_with(|| self.is_allocated_by(stack, heap, functions))
+            };
             sample.heap != HeapId::MALLOC || !is_backing()
         });
         let is_kept: Vec<bool> = is_kept.collect();
@@ -79,11 +84,18 @@ impl Profile {
         self.keep_rows(&is_kept);
     }
 
-    fn is_allocated_by(&self, stack: StackId, functions: &[&str]) -> bool {
+    fn is_allocated_by(&self, stack: StackId, heap: HeapId, functions: &[&str]) -> bool {
+        let is_its_own = |place: Location| {
+            let frame = VmFrame::decode(place.offset).filter(|_| place.module == ModuleId::VM);
+            let function = frame
+                .filter(|it| it.heap == heap)
+                .and_then(|it| self.vm.function(it));
+            function.is_some_and(|(function, _)| functions.contains(&&*function.name))
+        };
         let is_named = |place: Location| {
             let frames = self.symbols.frames.get(&place).into_iter().flatten();
             let mut names = frames.filter_map(|frame| frame.function.as_deref());
-            names.any(|name| functions.contains(&name))
+            names.any(|name| functions.contains(&name)) || is_its_own(place)
         };
         self.stacks.locations(stack).take(NEAR).any(is_named)
     }
@@ -176,6 +188,49 @@ mod tests {
             (profile.samples.len(), profile.backing.samples.len()),
             (3, 2)
         );
+    }
+
+    #[test]
+    fn blocks_below_a_function_that_the_bridge_reports_are_set_apart_for_its_heap_alone() {
+        let mut profile = profile("pypy", &[BUFFER, CHUNK]);
+        for (number, name) in [(7, "garbage collector"), (8, "collect")] {
+            let function = crate::vm::Function {
+                name: name.to_owned(),
+                file: String::new(),
+                line: 0,
+            };
+            for heap in [OCAML, HeapId(3)] {
+                profile
+                    .vm
+                    .functions
+                    .insert((heap, number), function.clone());
+            }
+        }
+        let malloc = profile.samples.at(0);
+        for (heap, function) in [(OCAML, 7), (OCAML, 8), (HeapId(3), 7)] {
+            let frame = VmFrame {
+                heap,
+                function,
+                line: 0,
+            };
+            let location = Location {
+                module: ModuleId::VM,
+                offset: frame.encode(),
+            };
+            let stack = profile.stacks.push(StackNode {
+                parent: malloc.stack,
+                location,
+            });
+            let size = 10 + u64::from(function) + u64::from(heap.0);
+            profile.samples.push(Sample {
+                stack,
+                size,
+                ..malloc
+            });
+        }
+        profile.set_backing_apart();
+        assert_eq!(sizes(profile.backing.samples.iter().copied()), [(2, 19)]);
+        assert_eq!(profile.samples.len(), 5);
     }
 
     #[test]

@@ -264,9 +264,7 @@ size_t pypy_walk(void *user, allocsample_frame *frames, size_t capacity)
     const uint8_t *thread = this_thread();
     if (thread == NULL)
         return 0;
-    /* Before there is a nursery, a thread that PyPy has seen makes it. */
-    bool has_nursery = *(const volatile uintptr_t *)(base + build->gc + build->top) != 0;
-    if ((pypy_is_collecting || !has_nursery) && capacity > 0)
+    if (pypy_is_collecting && capacity > 0)
         frames[count++] = (allocsample_frame){.function = PYPY_COLLECTOR};
     if (place == 0)
         return count;

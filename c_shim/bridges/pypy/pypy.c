@@ -283,11 +283,19 @@ static bool is_logged(void)
     return (*(const volatile intptr_t *)(base + build->log_sections) & 1) != 0;
 }
 
+/* Between the start and the stop of this section the nursery is allocated. */
+static bool makes_nursery(const char *section)
+{
+    return strcmp(section, "gc-set-nursery-size") == 0;
+}
+
 /* Replaces pypy_debug_start. */
 JUMPED_TO static intptr_t on_log_start(const char *section, intptr_t wants_time)
 {
     intptr_t time = log_start(section, wants_time);
     size_t depth = sections.depth++;
+    if (makes_nursery(section))
+        pypy_is_collecting = true;
     if (depth < 64 && is_logged())
         sections.begin_ns[depth] = hooks->now_ns();
     return time;
@@ -297,6 +305,8 @@ JUMPED_TO static intptr_t on_log_start(const char *section, intptr_t wants_time)
 JUMPED_TO static intptr_t on_log_stop(const char *section, intptr_t wants_time)
 {
     size_t depth = sections.depth == 0 ? 64 : --sections.depth;
+    if (makes_nursery(section))
+        pypy_is_collecting = false;
     if (depth < 64 && is_logged())
         hooks->marker(heap, section, sections.begin_ns[depth], hooks->now_ns());
     return log_stop(section, wants_time);

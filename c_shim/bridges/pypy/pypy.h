@@ -49,7 +49,7 @@ HIDDEN allocsample_type pypy_type(const allocsample_hooks *hooks, allocsample_he
 
 /* The function that memory is charged to which the collector takes: not the one that happened to fill the nursery. */
 #define PYPY_COLLECTOR (UINT32_C(1) << 20)
-/* Whether the calling thread collects. */
+/* Whether the calling thread collects, or makes the nursery. */
 extern HIDDEN _Thread_local bool pypy_is_collecting __attribute__((tls_model("initial-exec")));
 
 /* Walks the Python functions of the calling thread. */
