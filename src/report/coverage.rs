@@ -7,7 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_profile::{MemoryMap, MemoryMapping, MemoryTotals, Note, Profile, readable};
+use allocsample_profile::{
+    HeapId, MemoryMap, MemoryMapping, MemoryTotals, Note, Profile, readable,
+};
 use serde_json::{Value, json};
 
 use crate::ledger::{Account, Ledger, LedgerRow};
@@ -269,10 +271,16 @@ fn likely(allocators: &[(String, String)], runtimes: &[String]) -> Option<String
     }
 }
 
-/// Without mappings: what was live then, or at the end of the samples before it.
+/// Without mappings: what was live then, or at the end of the samples before it. Objects that lie in blocks of malloc's are there
+/// already.
 fn most_live(profile: &Profile, moment: &MemoryTotals) -> f64 {
-    let live = live_at(profile, moment.time_ns);
-    live.map(|it| it.bytes.value() + it.overhead).sum()
+    let is_in_malloc = |heap| (profile.backing.samples.iter()).any(|block| block.heap == heap);
+    let mut bytes_of: BTreeMap<HeapId, f64> = BTreeMap::new();
+    for live in live_at(profile, moment.time_ns) {
+        *bytes_of.entry(live.sample.heap).or_default() += live.bytes.value() + live.overhead;
+    }
+    let apart = bytes_of.iter().filter(|(heap, _)| !is_in_malloc(**heap));
+    apart.map(|(_, bytes)| bytes).sum()
 }
 
 /// What the heaps account for in these mappings, and who has the rest.

@@ -212,6 +212,22 @@ fn with_python(live_mib: u64) -> Profile {
     profile
 }
 
+#[test]
+fn objects_in_blocks_of_malloc_count_once_where_no_mappings_were_read() {
+    let mut profile = with_python(40);
+    profile.memory[0].mappings.clear();
+    let object = profile.samples.at(0);
+    profile.backing.samples.push(Sample {
+        size: 60 * MIB,
+        ..object
+    });
+    let coverage = Coverage::of(&profile).expect("a reading");
+    assert!((coverage.seen_bytes / MIB as f64 - 60.0).abs() < 0.1);
+    profile.backing.samples.clear();
+    let coverage = Coverage::of(&profile).expect("a reading");
+    assert!((coverage.seen_bytes / MIB as f64 - 40.0).abs() < 0.1);
+}
+
 /// As numpy's arrays lie, whose pages behind the first are advised to be huge.
 #[test]
 fn a_block_in_several_mappings_counts_in_each() {
