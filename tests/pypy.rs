@@ -313,6 +313,33 @@ fn a_build_whose_places_are_not_clear_is_left_alone_and_the_report_says_so() {
     assert!(notes.contains(reason), "{notes}");
 }
 
+/// The number of strings is another one in the list of types, which PyPy itself reads for its dumps alone.
+#[test]
+fn a_build_whose_live_objects_do_not_fit_is_left_alone_from_then_on() {
+    if !has_pypy() {
+        return;
+    }
+    let copy = Directory::new();
+    let program = bridge::program("known_sites_pypy.py");
+    let arguments = ["--jit", "off", &program.to_string_lossy(), "1"];
+    let list: Vec<u8> = [0x1912_u32, 0, 0, 8, 72, 136]
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    let mut other = list.clone();
+    other[16] = 80;
+    let run = with_another_library(&copy, Some((&list, &other)), &arguments);
+    let outcome = run.unchanged(&agent("4K"));
+    outcome.assert_success();
+    let notes = outcome.profile().report["notes"].to_string();
+    for reason in [
+        "PyPy's heap is not sampled from here on: survivors do not look like objects of this build",
+        "functions of PyPy are not shown: its code objects are not as this build should have them",
+    ] {
+        assert!(notes.contains(reason), "{notes}");
+    }
+}
+
 /// A library of this size has all that the search needs.
 #[test]
 fn the_search_stays_within_a_file_of_any_content() {

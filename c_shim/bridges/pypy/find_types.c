@@ -32,6 +32,8 @@ static int position_of(const char *start, const char *name)
     size_t length = strlen(name);
     for (int position = 0; next < end; position++) {
         next += *next == '{' ? 2 : 1;
+        if (next >= end)
+            return -1;
         if (next + length < end && strncmp(next, name, length) == 0 && (next[length] == ',' || next[length] == ' '))
             return position;
         next = strchrnul(next, ' ');
