@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod exit;
 mod filter;
+mod go_heap;
 mod growing;
 mod harmless;
 mod http;

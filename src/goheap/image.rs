@@ -6,7 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
-use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, ReadCache, ReadCacheOps, elf};
+use object::{
+    LittleEndian, Object, ObjectSection, ObjectSymbol, ReadCache, ReadCacheOps, ReadRef, elf,
+};
+
+use crate::memory::words_of;
 
 /// A range of memory that the file was mapped to, in the addresses of its program headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +38,10 @@ pub struct Image {
     /// Empty in a stripped file.
     pub buckets: Option<u64>,
     pub rate: Option<u64>,
+    pub switch: Option<u64>,
     pub build_id: Vec<u8>,
+    /// Words that the loader fills in: address and content without the bias, sorted.
+    pub relocations: Vec<(u64, u64)>,
 }
 
 impl Image {
@@ -73,12 +80,15 @@ impl Image {
                 .any(|it| it.p_type(endian) == elf::PT_INTERP),
             buckets: None,
             rate: None,
+            switch: None,
             build_id: elf.build_id().ok()?.unwrap_or_default().to_vec(),
+            relocations: relocations(&elf),
         };
         for symbol in elf.symbols() {
             match symbol.name_bytes() {
                 Ok(b"runtime.mbuckets") => image.buckets = Some(symbol.address()),
                 Ok(b"runtime.MemProfileRate") => image.rate = Some(symbol.address()),
+                Ok(b"runtime.disableMemoryProfiling") => image.switch = Some(symbol.address()),
                 _ => {}
             }
         }
@@ -106,7 +116,12 @@ impl Image {
 
     /// Whether a variable may be there.
     pub fn is_variable(&self, address: u64) -> bool {
-        address.is_multiple_of(8) && self.segment(address).is_some_and(|it| it.is_writable)
+        address.is_multiple_of(8) && self.is_writable(address)
+    }
+
+    /// Whether the program can write there.
+    pub fn is_writable(&self, address: u64) -> bool {
+        self.segment(address).is_some_and(|it| it.is_writable)
     }
 
     /// The lowest and the highest address.
@@ -115,4 +130,30 @@ impl Image {
         let end = self.segments.iter().map(|it| it.end).max().unwrap_or(0);
         (start, end)
     }
+}
+
+/// The relocations that add the bias to a constant, which are all that such a program has for its own data.
+fn relocations<'data, R: ReadRef<'data>>(
+    elf: &ElfFile64<'data, LittleEndian, R>,
+) -> Vec<(u64, u64)> {
+    const ENTRY_BYTES: usize = 24;
+    const RELATIVE: [u32; 2] = [elf::R_X86_64_RELATIVE.0, elf::R_AARCH64_RELATIVE.0];
+    let tables = elf.sections().filter(|section| {
+        // Of Go's own linker and of the system's.
+        section
+            .name()
+            .is_ok_and(|it| it == ".rela" || it == ".rela.dyn")
+    });
+    let mut found: Vec<(u64, u64)> = tables
+        .filter_map(|table| table.data().ok())
+        .flat_map(|table| table.chunks_exact(ENTRY_BYTES))
+        .filter_map(|entry| match *words_of(entry) {
+            [at, info, addend] if RELATIVE.contains(&((info & 0xffff_ffff) as u32)) => {
+                Some((at, addend))
+            }
+            _ => None,
+        })
+        .collect();
+    found.sort_unstable();
+    found
 }

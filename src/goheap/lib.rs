@@ -14,8 +14,9 @@
 //! ```
 //!
 //! Buckets never move and are never freed. Which of the two layouts a process has follows from its counts; every field is
-//! checked. Reading takes the right of a debugger. It runs no code in the process and stops none of its threads. The
-//! only thing ever written is `runtime.MemProfileRate`, if the caller asks for it.
+//! checked. Reading takes the right of a debugger. It runs no code in the process and stops none of its threads. Only
+//! `runtime.MemProfileRate` is ever written, and in a program that has not begun to run also what its start would set this
+//! to, all if the caller asks for it.
 //!
 //! Names come from the tables that the runtime itself uses for its stack traces (`functions.rs`), which are in every Go
 //! executable, also in a stripped one.
@@ -34,5 +35,5 @@ mod variables;
 
 pub use buckets::{Bucket, Buckets, Counts, Unreadable};
 pub use functions::Place;
-pub use profile::{Moment, Recorder};
+pub use profile::{Moment, Recorder, Since};
 pub use runtime::{GoError, Runtime};

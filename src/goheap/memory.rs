@@ -51,13 +51,13 @@ impl ProcessMemory {
         Ok(Self { pid, file })
     }
 
-    /// Writes a word.
-    pub fn write(&self, address: u64, word: u64) -> io::Result<()> {
+    /// Writes these bytes.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         // Opened for this one time: an attach that only reads cannot write by mistake.
         let file = OpenOptions::new()
             .write(true)
             .open(format!("/proc/{}/mem", self.pid))?;
-        file.write_all_at(&word.to_le_bytes(), address)
+        file.write_all_at(bytes, address)
     }
 }
 
@@ -74,5 +74,32 @@ impl Memory for ProcessMemory {
             }
         }
         done
+    }
+}
+
+/// The same memory as the loader is going to leave it, for a program that has not begun to run.
+#[derive(Debug)]
+pub struct Relocated<'a, M> {
+    pub memory: &'a M,
+    /// Addresses and contents, both without the bias, sorted.
+    pub relocations: &'a [(u64, u64)],
+    pub bias: u64,
+}
+
+impl<M: Memory> Memory for Relocated<'_, M> {
+    fn read_some(&self, address: u64, into: &mut [u8]) -> usize {
+        let length = self.memory.read_some(address, into);
+        let start = address.wrapping_sub(self.bias);
+        let first = self.relocations.partition_point(|&(at, _)| at < start);
+        for &(at, word) in &self.relocations[first..] {
+            let place = usize::try_from(at - start).ok();
+            // A word at the border is whole or not there: nobody reads halves.
+            let place = place.and_then(|place| into[..length].get_mut(place..)?.first_chunk_mut());
+            let Some(place) = place else {
+                break;
+            };
+            *place = word.wrapping_add(self.bias).to_le_bytes();
+        }
+        length
     }
 }

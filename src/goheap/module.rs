@@ -2,7 +2,7 @@
 
 use crate::functions::{Function, FunctionTable, Place};
 use crate::image::{Image, Segment};
-use crate::memory::{Memory, words_of};
+use crate::memory::{Memory, Relocated, words_of};
 
 /// Words of a `moduledata` that are looked at: what we need is in the first 50 in every version.
 const WORDS: usize = 64;
@@ -31,30 +31,19 @@ impl Code {
         memory: &impl Memory,
         bias: u64,
     ) -> Option<Self> {
-        let table = image.functions.0.wrapping_add(bias);
-        let names = table.wrapping_add(functions.names_offset());
-        let extent = functions.extent()?;
-        let writable = image.segments.iter().filter(|it| it.is_writable);
-        for segment in writable {
-            for address in places_of(segment, memory, bias, [table, names]) {
-                let Some(words) = memory.words(address, WORDS) else {
-                    continue;
-                };
-                let Some(text) = text_of(&words, extent) else {
-                    continue;
-                };
-                let data = words
-                    .iter()
-                    .map(|word| word.wrapping_sub(bias))
-                    .find(|&base| is_data(image, &functions, base));
-                return Some(Self {
-                    functions,
-                    text,
-                    data,
-                });
-            }
-        }
-        None
+        // Before the loader has run, what it is going to write is in the file.
+        let relocated = Relocated {
+            memory,
+            relocations: &image.relocations,
+            bias,
+        };
+        let found = places(image, &functions, memory, bias);
+        let (text, data) = found.or_else(|| places(image, &functions, &relocated, bias))?;
+        Some(Self {
+            functions,
+            text,
+            data,
+        })
     }
 
     /// An address that can be read as long as the program runs.
@@ -95,6 +84,28 @@ impl Code {
             line: line.unwrap_or(0),
         })
     }
+}
+
+/// Where the code begins, and the data of functions, by the `moduledata`.
+fn places(
+    image: &Image,
+    functions: &FunctionTable,
+    memory: &impl Memory,
+    bias: u64,
+) -> Option<(u64, Option<u64>)> {
+    let table = image.functions.0.wrapping_add(bias);
+    let names = table.wrapping_add(functions.names_offset());
+    let extent = functions.extent()?;
+    let mut writable = image.segments.iter().filter(|it| it.is_writable);
+    writable.find_map(|segment| {
+        let places = places_of(segment, memory, bias, [table, names]);
+        places.into_iter().find_map(|address| {
+            let words = memory.words(address, WORDS)?;
+            let text = text_of(&words, extent)?;
+            let mut bases = words.iter().map(|word| word.wrapping_sub(bias));
+            Some((text, bases.find(|&base| is_data(image, functions, base))))
+        })
+    })
 }
 
 /// Addresses in the process at which these two words follow each other.

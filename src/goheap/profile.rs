@@ -58,6 +58,15 @@ struct State {
     live: VecDeque<u64>,
 }
 
+/// Since when a program is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// Its runtime has taken samples since its start, and all of them count.
+    Start,
+    /// Earlier allocations are not known, or do not count.
+    Attach,
+}
+
 /// A moment on two clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
@@ -68,8 +77,8 @@ pub struct Moment {
 }
 
 impl Recorder {
-    /// Creates the file, which must not exist, and writes whose profile it is.
-    pub fn create(path: &Path, runtime: &Runtime, now: Moment) -> io::Result<Self> {
+    /// Creates the file, which must not exist, and writes whose profile it is, and since when.
+    pub fn create(path: &Path, runtime: &Runtime, since: Since, now: Moment) -> io::Result<Self> {
         let mut file = File::options()
             .append(true)
             .create_new(true)
@@ -88,18 +97,18 @@ impl Recorder {
             states: Vec::new(),
             symbols: SymbolTable::default(),
             named: 0,
-            has_begun: false,
+            has_begun: since == Since::Start,
             next: 1,
             chunk_from: 0,
             rate: 0,
             intervals: 0,
         };
-        recorder.begin(runtime, now);
+        recorder.begin(runtime, since, now);
         recorder.flush()?;
         Ok(recorder)
     }
 
-    fn begin(&mut self, runtime: &Runtime, now: Moment) {
+    fn begin(&mut self, runtime: &Runtime, since: Since, now: Moment) {
         let pid = runtime.pid();
         let command_line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         self.record(&ProcessRecord {
@@ -135,13 +144,18 @@ impl Recorder {
             name: HEAP_NAME,
             detail: b"",
         });
-        for (note, detail) in [(Note::Attached, &b""[..]), (Note::Outside, b"Go's runtime")] {
-            self.record(&NoteRecord {
-                time_ns: now.mono_ns,
-                note,
-                detail,
-            });
+        if since == Since::Attach {
+            self.note(Note::Attached, b"", now);
         }
+        self.note(Note::Outside, b"Go's runtime", now);
+    }
+
+    fn note(&mut self, note: Note, detail: &[u8], now: Moment) {
+        self.record(&NoteRecord {
+            time_ns: now.mono_ns,
+            note,
+            detail,
+        });
     }
 
     /// From now on samples are taken every `rate` bytes on average.
@@ -238,9 +252,38 @@ impl Recorder {
         self.flush_if_full()
     }
 
-    /// The last words: the process runs on, without being read. What was allocated since its last collection counts as
-    /// allocated, and not as live: live is what that collection left.
+    /// The last words: the process runs on, without being read.
     pub fn leave(&mut self, buckets: &Buckets, now: Moment) -> io::Result<()> {
+        self.add_pending(buckets, now)?;
+        self.exit(ExitHow::Detached, None, now)
+    }
+
+    /// The last words: the process runs another program.
+    pub fn end_by_exec(&mut self, buckets: &Buckets, now: Moment) -> io::Result<()> {
+        self.add_pending(buckets, now)?;
+        self.exit(ExitHow::Exec, None, now)
+    }
+
+    /// The last words: the process has ended, and with this status if it is known.
+    pub fn end(&mut self, buckets: &Buckets, status: Option<i32>, now: Moment) -> io::Result<()> {
+        self.add_pending(buckets, now)?;
+        self.exit(ExitHow::Exit, status, now)
+    }
+
+    /// The last words: a signal has ended the process.
+    pub fn end_by_signal(&mut self, buckets: &Buckets, now: Moment) -> io::Result<()> {
+        self.add_pending(buckets, now)?;
+        self.flush()
+    }
+
+    /// The last words: the process cannot be read any more, for this reason.
+    pub fn give_up(&mut self, why: &str, now: Moment) -> io::Result<()> {
+        self.note(Note::SwitchedOff, why.as_bytes(), now);
+        self.flush()
+    }
+
+    /// What was allocated since the last collection counts as allocated, and not as live: live is what that collection left.
+    fn add_pending(&mut self, buckets: &Buckets, now: Moment) -> io::Result<()> {
         for (index, bucket) in buckets.all().iter().enumerate() {
             for _ in 0..bucket.counts.pending {
                 let Some(state) = self.states.get_mut(index) else {
@@ -259,10 +302,14 @@ impl Recorder {
                 });
             }
         }
+        Ok(())
+    }
+
+    fn exit(&mut self, how: ExitHow, status: Option<i32>, now: Moment) -> io::Result<()> {
         self.record(&ExitRecord {
             time_ns: now.mono_ns,
-            how: ExitHow::Detached,
-            status: None,
+            how,
+            status,
         });
         self.flush()
     }

@@ -141,10 +141,31 @@ impl Runtime {
     pub fn set_rate(&self, rate: u64) -> Result<(), GoError> {
         let missing = GoError::Variable("runtime.MemProfileRate");
         let at = self.variables.rate.ok_or(missing)?;
-        self.memory.write(at, rate).map_err(|error| GoError::Read {
+        self.write(at, &rate.to_le_bytes())
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), GoError> {
+        self.memory.write(at, bytes).map_err(|error| GoError::Read {
             what: "its sampling rate cannot be set",
             error,
         })
+    }
+
+    /// Makes a program that has not begun to run take samples from its first allocation on, as it does if it reads its own
+    /// profile. False if the variable is not found by which the linker has decided against it.
+    ///
+    /// Up to Go 1.20 the runtime sets the rate once more before it calls the program's code: to a constant in its code, which is
+    /// changed as well if it is found.
+    pub fn switch_on(&self, rate: u64) -> Result<bool, GoError> {
+        self.set_rate(rate)?;
+        if let (Some(at), Ok(rate)) = (self.variables.default, u32::try_from(rate)) {
+            self.write(at, &rate.to_le_bytes())?;
+        }
+        let Some(at) = self.variables.switch else {
+            return Ok(false);
+        };
+        self.write(at, &[0])?;
+        Ok(true)
     }
 
     /// Reads the counts of all buckets, and what is new.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::buckets::{Buckets, Counts, Unreadable};
 use crate::functions::FunctionTable;
-use crate::memory::Memory;
+use crate::memory::{Memory, Relocated};
 
 /// Words by address.
 #[derive(Default)]
@@ -189,6 +189,32 @@ fn a_list_that_does_not_end_is_refused() {
     words.0.insert(0x2000 + 8, 0x2000);
     let read = Buckets::default().read(&words, HEAD);
     assert_eq!(read, Err(Unreadable::TooMany));
+}
+
+#[test]
+fn words_that_the_loader_is_going_to_write_are_read_as_if_it_had() {
+    const BIAS: u64 = 0x5000_0000;
+    let mut words = Words::default();
+    for at in (0x1000..0x1040).step_by(8) {
+        words.0.insert(BIAS + at, 7);
+    }
+    let relocations = [
+        (0xff8, 1),
+        (0x1008, 2),
+        (0x1010, 3),
+        (0x1038, 4),
+        (0x1040, 5),
+    ];
+    let relocated = Relocated {
+        memory: &words,
+        relocations: &relocations,
+        bias: BIAS,
+    };
+    let all = relocated.words(BIAS + 0x1000, 8).expect("words");
+    assert_eq!(all, [7, BIAS + 2, BIAS + 3, 7, 7, 7, 7, BIAS + 4]);
+    assert_eq!(relocated.words(BIAS + 0x1010, 1), Some(vec![BIAS + 3]));
+    // What is not there does not come to be by a relocation.
+    assert_eq!(relocated.words(BIAS + 0x1040, 1), None);
 }
 
 /// A header that is right, before anything.

@@ -1,23 +1,21 @@
 //! A Go program is not attached to: this command reads the heap profile that its runtime keeps, until somebody ends it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use allocsample_goheap::{Buckets, GoError, Moment, Recorder, Runtime, Unreadable};
+use allocsample_goheap::{Buckets, GoError, Runtime, Since};
 use allocsample_profile::{Seen, finish_with};
-use allocsample_sampling::{Interval, IntervalSetting};
+use allocsample_sampling::IntervalSetting;
 use anyhow::{Context, bail};
-use rustix::time::ClockId;
 
 use super::super::run::{memory::MemoryWatch, output::Template};
 use crate::args::{Attach, RunningRuntime};
 use crate::exit::{self, Ending, Usage};
+use crate::go_heap::{self, DEFAULT_RATE, GoHeap};
 
 /// Counts change when a collection ends, which is seldom more often.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Go's own default, for a program without a profile.
-const DEFAULT_RATE: u64 = 512 << 10;
 
 /// The Go program of this process, if there is one: an agent would see what C code allocates.
 pub fn find(options: &Attach) -> anyhow::Result<Option<Runtime>> {
@@ -38,7 +36,7 @@ pub fn is_go(pid: i32) -> bool {
 }
 
 /// Records until the process ends, or this command is told to end.
-pub fn record(options: &Attach, mut runtime: Runtime) -> anyhow::Result<Ending> {
+pub fn record(options: &Attach, runtime: Runtime) -> anyhow::Result<Ending> {
     refuse_options_of_the_agent(options)?;
     let template = Template::new(options.output.as_deref())?;
     template.check()?;
@@ -46,32 +44,30 @@ pub fn record(options: &Attach, mut runtime: Runtime) -> anyhow::Result<Ending> 
     let named = || format!("process {pid}");
     let rate = Rate::of(options, &runtime).with_context(named)?;
     let end = super::until_told()?;
-    let mut buckets = Buckets::default();
-    // What is there now was allocated before. Nothing is written yet: this may fail.
-    runtime.read(&mut buckets).with_context(named)?;
-    rate.set(&runtime).with_context(named)?;
-    let begun = begin(&template, pid, &runtime, &buckets, &rate);
-    if begun.is_err() {
-        let _ = rate.restore(&runtime);
-    }
-    let (path, mut recorder) = begun?;
+    let mut heap = begin(&template, pid, runtime, &rate)?;
     exit::remark(format_args!(
         "process {pid}: a Go program, read from outside{} until it ends, or until Ctrl-C: {}",
         rate.remark(),
-        path.display()
+        heap.path.display()
     ));
-    if runtime.is_dynamic() {
+    if heap.runtime.is_dynamic() {
         exit::remark("blocks of malloc are not included; `--runtime none` samples these instead");
     }
     let watch = MemoryWatch::start(pid.unsigned_abs());
-    let recorded = follow(options, &mut runtime, &mut buckets, &mut recorder, &end);
+    let recorded = follow(options, &mut heap, &end);
     // Also after a failure: the process is as it was.
-    let restored = rate.restore(&runtime);
+    let restored = rate.restore(&heap.runtime);
     let readings = watch.end();
     let is_gone = recorded?;
+    let GoHeap {
+        buckets,
+        mut recorder,
+        path,
+        ..
+    } = heap;
     if !is_gone {
         restored.with_context(named)?;
-        recorder.leave(&buckets, self::now())?;
+        recorder.leave(&buckets, go_heap::now())?;
     }
     let samples = recorder.samples();
     drop(recorder);
@@ -87,41 +83,41 @@ pub fn record(options: &Attach, mut runtime: Runtime) -> anyhow::Result<Ending> 
 fn begin(
     template: &Template,
     pid: i32,
-    runtime: &Runtime,
-    buckets: &Buckets,
+    mut runtime: Runtime,
     rate: &Rate,
-) -> anyhow::Result<(PathBuf, Recorder)> {
-    let now = now();
-    let (path, mut recorder) = create(template, pid, runtime, now)?;
-    recorder.set_rate(rate.of_earlier_samples(), now)?;
-    recorder.add(runtime, buckets, now)?;
-    Ok((path, recorder))
+) -> anyhow::Result<GoHeap> {
+    let named = || format!("process {pid}");
+    let mut buckets = Buckets::default();
+    // What is there now was allocated before. Nothing is written yet: this may fail.
+    runtime.read(&mut buckets).with_context(named)?;
+    rate.set(&runtime).with_context(named)?;
+    let mut heap = GoHeap::create(template, pid.unsigned_abs(), runtime, Since::Attach)?;
+    let now = go_heap::now();
+    let begun = (heap.recorder)
+        .set_rate(rate.of_earlier_samples(), now)
+        .and_then(|()| heap.recorder.add(&heap.runtime, &buckets, now));
+    heap.buckets = buckets;
+    if begun.is_err() {
+        let _ = rate.restore(&heap.runtime);
+    }
+    begun?;
+    Ok(heap)
 }
 
 /// Whether the process has ended.
-fn follow(
-    options: &Attach,
-    runtime: &mut Runtime,
-    buckets: &mut Buckets,
-    recorder: &mut Recorder,
-    end: &AtomicBool,
-) -> anyhow::Result<bool> {
+fn follow(options: &Attach, heap: &mut GoHeap, end: &AtomicBool) -> anyhow::Result<bool> {
     let begin = Instant::now();
     let until = options
         .seconds
         .map(|seconds| begin + Duration::from_secs(seconds));
     loop {
         let is_last = end.load(Ordering::Relaxed) || until.is_some_and(|it| Instant::now() >= it);
-        match runtime.read(buckets) {
-            Ok(()) => {}
-            Err(GoError::Buckets(Unreadable::Gone)) => return Ok(true),
-            Err(error) => bail!("process {}: {error}", options.pid),
+        if !heap
+            .read()
+            .with_context(|| format!("process {}", options.pid))?
+        {
+            return Ok(true);
         }
-        let now = now();
-        if let Ok(rate) = runtime.rate() {
-            recorder.set_rate(rate, now)?;
-        }
-        recorder.add(runtime, buckets, now)?;
         if is_last {
             return Ok(false);
         }
@@ -140,16 +136,12 @@ struct Rate {
 impl Rate {
     fn of(options: &Attach, runtime: &Runtime) -> anyhow::Result<Self> {
         let before = runtime.rate()?;
-        let asked_for = match options.capture.interval.as_deref() {
+        let asked_for = match go_heap::interval(options.capture.interval.as_deref())? {
             None => None,
-            Some(text) => match Interval::parse(text.as_bytes())? {
-                IntervalSetting::Every(interval) => Some(interval.bytes()),
-                IntervalSetting::Off => {
-                    return Err(
-                        Usage("--interval off: there would be nothing to read".into()).into(),
-                    );
-                }
-            },
+            Some(IntervalSetting::Every(interval)) => Some(interval.bytes()),
+            Some(IntervalSetting::Off) => {
+                return Err(Usage("--interval off: there would be nothing to read".into()).into());
+            }
         };
         let wanted = match (asked_for, before) {
             (Some(asked_for), _) => asked_for,
@@ -196,57 +188,12 @@ impl Rate {
     }
 }
 
-fn refuse_options_of_the_agent(options: &Attach) -> anyhow::Result<()> {
-    let of_agent = options
-        .capture
-        .settings()
-        .map(|(name, _)| name)
-        .find(|&name| name != "ALLOCSAMPLE_INTERVAL");
-    match of_agent {
+fn refuse_options_of_the_agent(options: &Attach) -> Result<(), Usage> {
+    let names = options.capture.settings().map(|(name, _)| name);
+    match go_heap::options_of_the_agent(names).next() {
         None => Ok(()),
-        Some(name) => {
-            let option = name.trim_start_matches("ALLOCSAMPLE_").to_lowercase();
-            Err(Usage(format!(
-                "--{}: not for a Go program, which samples itself; of the options only --interval, --output and --seconds apply",
-                option.replace('_', "-")
-            ))
-            .into())
-        }
+        Some(option) => Err(Usage(format!(
+            "{option}: not for a Go program, which samples itself; of the options only --interval, --output and --seconds apply"
+        ))),
     }
-}
-
-fn create(
-    template: &Template,
-    pid: i32,
-    runtime: &Runtime,
-    now: Moment,
-) -> anyhow::Result<(PathBuf, Recorder)> {
-    const MOST: u32 = 1_000;
-    let program = runtime.program_name();
-    for number in 0..MOST {
-        let path = template.expand(pid, &program, now.wall_ns / 1_000_000_000, number);
-        match Recorder::create(&path, runtime, now) {
-            Ok(recorder) => return Ok((path, recorder)),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error).with_context(|| path.display().to_string()),
-        }
-    }
-    let last = template.expand(pid, &program, 0, MOST);
-    bail!(
-        "{}: all names up to this one are taken",
-        Path::display(&last)
-    )
-}
-
-fn now() -> Moment {
-    Moment {
-        mono_ns: time_ns(ClockId::Monotonic),
-        wall_ns: time_ns(ClockId::Realtime),
-    }
-}
-
-fn time_ns(clock: ClockId) -> u64 {
-    let time = rustix::time::clock_gettime(clock);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
