@@ -386,7 +386,11 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             // `runtimes` says it where it matters.
             Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere | Note::NotInlined => {}
             Note::PagesNotSampled => lines.push(format!("note: page faults are not sampled: {detail}")),
-            Note::Outside => lines.push(format!("note: {detail} took the samples, and they were read from outside; live memory is as of the last GC, and includes what was sampled before the attach")),
+            Note::Outside => {
+                let is_attached = profile.notes.iter().any(|(note, _)| *note == Note::Attached);
+                let more = if is_attached { ", and includes what was sampled before the attach" } else { "" };
+                lines.push(format!("note: {detail} took the samples, and they were read from outside; live memory is as of the last GC{more}"));
+            }
             // The summary says it.
             Note::Killed => {}
         }
@@ -474,6 +478,9 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
     }
     if profile.samples.is_empty() && recovery.stopped.is_none() {
         lines.push(match profile.exact_bytes() {
+            _ if profile.sampled_by().is_some() => {
+                "no samples: a smaller interval takes more".to_owned()
+            }
             0 => "no samples: nothing was allocated through malloc while sampling was on".to_owned(),
             // A smaller interval samples no other allocator.
             bytes if coverage.is_some_and(Coverage::is_low) => format!(
