@@ -1,16 +1,19 @@
-//! Promise: `allocsample attach` to a Go program reads what Go's runtime samples, from outside, and leaves it as it was.
+//! Promise: `allocsample attach` to a Go program reads what Go's runtime samples, from outside, and leaves it as it was;
+//! `allocsample run` does so from its first allocation until its last.
 
 mod support;
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::attached::Attached;
 use support::profile::Profile;
 use support::room::{assert_error, stderr, stdout};
-use support::{Room, skip, truth};
+use support::{Program, Room, skip, truth};
 
 const SOURCE: &str = "go_heap.go";
 /// Without symbols, as most released programs are.
@@ -287,19 +290,308 @@ fn detach_says_who_reads_a_go_program() {
     running.fails(&["detach", &running.pid()], "read from outside");
 }
 
+/// Allocates before `main`, and right before its end.
+const WHOLE_LIFE: &str = "go_whole_life.go";
+const OBJECTS: f64 = 20e3;
+const EARLY: f64 = OBJECTS * 208.0;
+const LATE: f64 = OBJECTS * 1024.0;
+
+/// What the program does by itself, and under `run`.
+struct Life {
+    room: Room,
+    alone: Output,
+    observed: Output,
+}
+
+impl Life {
+    /// `None`: there is no Go.
+    fn of(flags: &[&str], how: &str) -> Option<Self> {
+        Self::under(flags, how, &["--interval", "4K"])
+    }
+
+    fn under(flags: &[&str], how: &str, options: &[&str]) -> Option<Self> {
+        let room = room_with(WHOLE_LIFE, flags)?;
+        let alone = Command::new(room.path("program"))
+            .arg(how)
+            .output()
+            .expect("the program");
+        let run = ["run", "-o", "go.allocsample"];
+        let program = ["--", "./program", how];
+        let observed = room.output(&[&run, options, &program].concat());
+        assert_eq!(observed.status, alone.status, "{}", stderr(&observed));
+        assert_eq!(stdout(&observed), stdout(&alone));
+        Some(Self {
+            room,
+            alone,
+            observed,
+        })
+    }
+
+    fn profile(&self) -> Profile {
+        Profile::read_exactly(&self.room.path("go.allocsample"), &[])
+    }
+
+    /// What the command said.
+    fn said(&self) -> String {
+        let said = stderr(&self.observed);
+        let lines = said
+            .lines()
+            .filter(|line| line.starts_with("allocsample: "));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn room_with(source: &str, flags: &[&str]) -> Option<Room> {
+    if !support::compile::can_compile(source) {
+        skip("no Go (Debian: golang-go)");
+        return None;
+    }
+    let room = Room::new();
+    room.add(&Program::compiled_with(source, flags), "program");
+    Some(room)
+}
+
+/// `run` with these options, as soon as the program below it has said `ready`.
+struct Observed {
+    command: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Observed {
+    fn start(room: &Room, options: &[&str], program: &[&str]) -> Self {
+        let mut command = room.command(&[&["run"], options, &["--"], program].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = command.spawn().expect("the command");
+        let mut output = BufReader::new(command.stdout.take().expect("a pipe"));
+        let mut said = String::new();
+        while !said.ends_with("ready\n") {
+            assert_ne!(output.read_line(&mut said).expect("a line"), 0, "{said}");
+        }
+        Self { command, output }
+    }
+
+    /// What the program has printed since, what the command said, and its status.
+    fn ended(mut self) -> (String, String, Option<i32>) {
+        let mut printed = String::new();
+        self.output.read_to_string(&mut printed).expect("UTF-8");
+        let ended = self.command.wait_with_output().expect("the command");
+        (printed, stderr(&ended), ended.status.code())
+    }
+}
+
+/// Waits until the profile has all that the program has allocated until it waits itself.
+fn wait_for_late(profile: &Path) {
+    let late = || Profile::read_exactly(profile, &[]).site("main.atEnd");
+    while late().allocated_bytes < 0.9 * LATE {
+        std::thread::yield_now();
+    }
+}
+
+#[track_caller]
+fn assert_whole_life(profile: &Profile) {
+    for (function, truth) in [("main.atStart", EARLY), ("main.atEnd", LATE)] {
+        let site = profile.site(function);
+        let z = truth::z(site.allocated_bytes, truth, site.allocated_bytes_stderr);
+        assert!(z.abs() < 4.0, "{function}: {site:?} for {truth}, z {z}");
+    }
+}
+
 #[test]
-fn run_says_how_a_go_program_is_profiled() {
-    let Some(running) = start(&[]) else {
+fn run_reads_a_program_from_before_main_until_os_exit() {
+    let Some(life) = Life::of(&[], "exit") else {
         return;
     };
-    let output = running.room.output(&["run", "--", "./attached"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert_eq!(stdout(&output), "ready\n");
+    assert_eq!(life.observed.status.code(), Some(7));
+    let profile = life.profile();
+    assert_whole_life(&profile);
+    assert!(profile.exit().contains('7'), "{}", profile.exit());
+    assert!(life.said().contains("the profile is go.allocsample"));
+    // Nothing is said of an attach, because there was none.
+    assert!(!life.said().contains("attach"), "{}", life.said());
+}
+
+#[test]
+fn run_reads_stripped_and_movable_programs_to_the_end_of_main() {
+    let all: [&[&str]; 3] = [STRIPPED, MOVABLE, &["-buildmode=pie", "-ldflags=-s -w"]];
+    let stripped_ones = if cfg!(target_arch = "x86_64") { 3 } else { 0 };
+    for flags in &all[..stripped_ones] {
+        let Some(life) = Life::of(flags, "return") else {
+            return;
+        };
+        assert_eq!(life.observed.status.code(), Some(0));
+        assert_whole_life(&life.profile());
+    }
+}
+
+#[test]
+fn a_program_that_kills_itself_loses_nothing() {
+    let Some(life) = Life::of(&[], "kill") else {
+        return;
+    };
+    assert_eq!(life.alone.status.signal(), Some(Signal::SIGKILL as i32));
+    assert_whole_life(&life.profile());
+    assert!(life.said().contains("SIGKILL"), "{}", life.said());
+}
+
+#[test]
+fn a_panic_is_told_as_without_us() {
+    let Some(life) = Life::of(&[], "panic") else {
+        return;
+    };
+    assert_eq!(life.alone.status.code(), Some(2));
+    let own = |output| stderr(output).lines().next().map(str::to_owned);
+    assert_eq!(own(&life.observed), own(&life.alone));
+    assert_whole_life(&life.profile());
+}
+
+#[test]
+fn a_program_that_becomes_another_one_has_a_profile_of_both() {
+    let Some(room) = room_with(WHOLE_LIFE, &[]) else {
+        return;
+    };
+    let options = ["--interval", "4K", "-o", "go.allocsample"];
+    let observed = Observed::start(&room, &options, &["./program", "exec"]);
+    let command = Pid::from_raw(observed.command.id().cast_signed());
+    let paths = ["go.allocsample", "go.1.allocsample"].map(|name| room.path(name));
+    // The program catches the first signal, and waits for the second one.
+    kill(command, Signal::SIGTERM).expect("the command");
+    wait_for_late(&paths[0]);
+    kill(command, Signal::SIGTERM).expect("the command");
+    let (printed, said, status) = observed.ended();
+    assert_eq!(status, Some(7), "{said}");
+    assert!(printed.ends_with("begun with 20000 [exit]\n"), "{printed}");
+    let [first, second] = paths.map(|path| Profile::read_exactly(&path, &[]));
+    assert_whole_life(&first);
+    assert_whole_life(&second);
+    assert!(first.exit().contains("exec"), "{}", first.exit());
+}
+
+#[test]
+fn signals_reach_a_go_program_that_is_read() {
+    let Some(room) = room_with(WHOLE_LIFE, &[]) else {
+        return;
+    };
+    let options = ["-q", "-o", "go.allocsample"];
+    let observed = Observed::start(&room, &options, &["./program", "signal"]);
+    let command = Pid::from_raw(observed.command.id().cast_signed());
+    kill(command, Signal::SIGTERM).expect("the command");
+    let (printed, said, status) = observed.ended();
+    assert_eq!((&*printed, &*said), ("terminated\n", ""));
+    assert_eq!(status, Some(0));
+    let profile = Profile::read_exactly(&room.path("go.allocsample"), &[]);
+    let site = profile.site("main.atEnd");
+    let z = truth::z(site.allocated_bytes, LATE, site.allocated_bytes_stderr);
+    assert!(z.abs() < 4.0, "{site:?}, z {z}");
+}
+
+/// A Go program below a Go program below a shell. The inner one allocates when it is told to, long after it was found.
+#[test]
+fn go_programs_that_others_start_are_read_once_they_are_found() {
+    let Some(room) = room_with(WHOLE_LIFE, &[]) else {
+        return;
+    };
+    let options = ["--interval", "4K", "-o", "%n.%p.allocsample"];
+    let script = "./program child; exit $?";
+    let observed = Observed::start(&room, &options, &["sh", "-c", script]);
+    let profiles = || {
+        let names = room.names().into_iter();
+        names.filter(|name| name.starts_with("program.") && name.ends_with(".allocsample"))
+    };
+    while profiles().count() < 2 {
+        std::thread::yield_now();
+    }
+    // The outer one has started the inner one.
+    let pids = profiles().filter_map(|name| name.split('.').nth(1)?.parse().ok());
+    let inner: i32 = pids.max().expect("a process");
+    let path = room.path(&format!("program.{inner}.allocsample"));
+    let terminate = || kill(Pid::from_raw(inner), Signal::SIGTERM).expect("the program");
+    terminate();
+    wait_for_late(&path);
+    terminate();
+    let (_, said, status) = observed.ended();
+    assert_eq!(status, Some(0), "{said}");
+    let what = "2 Go programs that it started: read from outside";
+    assert!(said.contains(what), "{said}");
+    let site = Profile::read_exactly(&path, &[]).site("main.atEnd");
+    let z = truth::z(site.allocated_bytes, LATE, site.allocated_bytes_stderr);
+    assert!(z.abs() < 4.0, "{site:?}, z {z}");
+    for name in profiles() {
+        assert!(Profile::read_exactly(&room.path(&name), &[]).is_complete());
+    }
+}
+
+#[test]
+fn a_stopped_go_program_can_be_continued() {
+    let Some(room) = room_with(WHOLE_LIFE, &[]) else {
+        return;
+    };
+    // The shell stops the program, as a user would, and sees that it stands still.
+    let script = "./observed & command=$!
+        until test -s out && grep -q ready out; do sleep 0.02; done
+        program=$(cat /proc/$command/task/*/children); program=${program% }
+        kill -STOP $program
+        until grep -q '^State:.*[Tt]' /proc/$program/status; do sleep 0.02; done
+        kill -CONT $program
+        until ! grep -q '^State:.*[Tt]' /proc/$program/status; do sleep 0.02; done
+        kill -TERM $program
+        wait $command";
+    let observed = format!(
+        "#!/bin/sh\nexec {} run -q -o go.allocsample -- ./program signal > out\n",
+        support::command().display()
+    );
+    room.write_executable("observed", observed);
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).current_dir(room.directory());
+    command.env("ALLOCSAMPLE_LIBRARY", room.agent());
+    let ended = command.output().expect("a shell");
+    assert_eq!((ended.status.code(), &*stderr(&ended)), (Some(0), ""));
+    let said = std::fs::read_to_string(room.path("out")).expect("the output");
+    assert!(said.ends_with("terminated\n"), "{said}");
+}
+
+#[test]
+fn a_go_program_with_an_unknown_table_runs_without_a_profile() {
+    let Some(room) = room_with(WHOLE_LIFE, &[]) else {
+        return;
+    };
+    // The runtime does not look at section headers. Ours says that the table is one byte further on.
+    let mut bytes = std::fs::read(room.path("program")).expect("the program");
+    let section = section_header(&bytes, ".gopclntab");
+    bytes[section + 16] += 1;
+    room.write_executable("changed", bytes);
+    let output = room.output(&["run", "-o", "go.allocsample", "--", "./changed", "exit"]);
+    assert_eq!(output.status.code(), Some(7));
     let said = stderr(&output);
     assert!(
-        said.contains("`allocsample attach` reads its heap"),
+        said.contains("its table of functions has another layout"),
         "{said}"
     );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(room.names(), ["changed", "program"]);
+}
+
+/// Where the header of this section is in an ELF file.
+fn section_header(file: &[u8], name: &str) -> usize {
+    const BYTES: usize = 64;
+    let number = |at: usize, length: usize| -> usize {
+        let bytes = file[at..at + length].iter().rev();
+        bytes.fold(0, |number, &byte| number << 8 | usize::from(byte))
+    };
+    let (headers, count, names) = (number(0x28, 8), number(0x3c, 2), number(0x3e, 2));
+    let names = number(headers + names * BYTES + 24, 8);
+    let all = (0..count).map(|index| headers + index * BYTES);
+    let is_it = |header: &usize| file[names + number(*header, 4)..].starts_with(name.as_bytes());
+    all.into_iter().find(is_it).expect("the section")
+}
+
+#[test]
+fn nothing_is_read_if_sampling_is_off() {
+    for options in [["--interval", "off"], ["--start", "off"]] {
+        let Some(life) = Life::under(&[], "exit", &options) else {
+            return;
+        };
+        assert_eq!(life.room.names(), ["program"], "{}", life.said());
+    }
 }
 
 #[test]

@@ -82,6 +82,9 @@ impl Capture {
 /// The program keeps its input, output and exit status. When it has ended, allocsample prints a summary on stderr.
 /// Options set the agent's environment variables (--interval sets ALLOCSAMPLE_INTERVAL and so on); options that you omit
 /// leave the variables unchanged.
+///
+/// The heap of a Go program is read from outside, from its first allocation to its end; --interval, --output, --start and
+/// --children apply to it, as do the options about the finished profile.
 #[derive(Debug, Default, Parser)]
 #[command(after_help = "\
 Examples:

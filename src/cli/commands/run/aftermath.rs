@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use allocsample_profile::{Finished, MemoryMap, Profile, Seen};
+use allocsample_profile::{ExitHow, Finished, MemoryMap, Profile, Seen};
 use allocsample_report::time::CpuTime;
 use allocsample_report::{Coverage, Totals, runtimes, text, units};
 use anyhow::bail;
@@ -25,6 +25,24 @@ pub struct Found {
     pub path: PathBuf,
     pub profile: Profile,
     pub is_running: bool,
+}
+
+impl Found {
+    /// Whether it is what C code allocated in a process whose own heap is in `of`.
+    pub fn is_malloc_of(&self, of: &Found) -> bool {
+        let is_read_from_outside = |found: &Found| found.profile.sampled_by().is_some();
+        self.profile.process.pid == of.profile.process.pid
+            && is_read_from_outside(of)
+            && !is_read_from_outside(self)
+    }
+
+    /// What the process allocated, which a runtime that was read from outside does not count.
+    pub fn allocated_bytes(&self) -> u64 {
+        match self.profile.sampled_by() {
+            None => self.profile.exact_bytes(),
+            Some(_) => Totals::of(&self.profile).allocated.value() as u64,
+        }
+    }
 }
 
 /// Completes the profiles, converts them if asked to, and says what came of it. What goes wrong here is said and no more:
@@ -52,6 +70,9 @@ pub fn run(
         }
     }
     let mut main = main_profile(&found, pid);
+    if let Some(of) = main {
+        main = Some(drop_empty_beside(&mut found, of));
+    }
     let mut folded = Folded::default();
     // Who names the pid wants a file for every process.
     if let Some(before) = main
@@ -101,8 +122,13 @@ pub fn run(
         } else {
             ""
         };
+        let contents = if other.is_malloc_of(&found[main]) {
+            ", what C code allocated by malloc"
+        } else {
+            ""
+        };
         exit::remark(format_args!(
-            "{} (pid {}{running})",
+            "{} (pid {}{contents}{running})",
             shown(&other.path),
             other.profile.process.pid
         ));
@@ -185,8 +211,36 @@ fn convert_beside(options: &Run, path: &Path, profile: &Profile, format: OutputF
 fn main_profile(found: &[Found], pid: u32) -> Option<usize> {
     let of_program = (0..found.len()).filter(|&index| found[index].profile.process.pid == pid);
     of_program
-        .max_by_key(|&index| found[index].profile.process.end_ns)
-        .or_else(|| (0..found.len()).max_by_key(|&index| found[index].profile.exact_bytes()))
+        .max_by_key(|&index| {
+            let profile = &found[index].profile;
+            let is_last = profile
+                .exit
+                .as_ref()
+                .is_none_or(|it| it.how != ExitHow::Exec);
+            // The heap of the language before the blocks of malloc.
+            (
+                is_last,
+                profile.sampled_by().is_some(),
+                profile.process.end_ns,
+            )
+        })
+        .or_else(|| (0..found.len()).max_by_key(|&index| found[index].allocated_bytes()))
+}
+
+/// Removes profiles without samples of what C code allocated in the process of the one at `main`: most Go programs have C code
+/// and allocate nothing there. Returns its index in what is left.
+fn drop_empty_beside(found: &mut Vec<Found>, main: usize) -> usize {
+    let is_dropped = |it: &Found| {
+        let is_empty = it.profile.samples.is_empty() && !it.is_running;
+        is_empty && it.is_malloc_of(&found[main]) && std::fs::remove_file(&it.path).is_ok()
+    };
+    let dropped: Vec<bool> = found.iter().map(is_dropped).collect();
+    let mut index = 0;
+    found.retain(|_| {
+        index += 1;
+        !dropped[index - 1]
+    });
+    main - dropped[..main].iter().filter(|&&it| it).count()
 }
 
 fn describe(found: &Found, pid: u32) {

@@ -13,6 +13,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use rustix::process::{WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
 
+use super::traced::{self, Stop};
 use crate::exit::Ending;
 use crate::inherited::inherited;
 
@@ -97,22 +98,40 @@ pub struct Child {
     is_ours: Arc<Mutex<bool>>,
     signals: SignalFd,
     mask_before: SigSet,
+    tracing: Tracing,
+}
+
+/// Whether the program waits for us where it begins and where it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracing {
+    /// Nobody asked for it.
+    No,
+    /// It does: it waits at its exec.
+    Yes,
+    /// The kernel does not allow it.
+    Refused(Errno),
 }
 
 impl Child {
     /// Starts `program` with everything that we were given: descriptors, signal mask and dispositions, environment
-    /// but for `changes`. From here on, signals that are sent to us go to it.
+    /// but for `changes`. From here on, signals that are sent to us go to it. If it is traced, only this thread can wait for
+    /// it.
     pub fn start(
         program: &Path,
         arguments: &[OsString],
         changes: &[(OsString, OsString)],
+        is_traced: bool,
     ) -> anyhow::Result<Result<Self, CannotRun>> {
         let forwarded: SigSet = FORWARDED.into_iter().collect();
         let mask_before = SigSet::thread_get_mask()?;
         // Blocked instead of handled: no disposition changes, and nothing that arrives from here on is lost.
         forwarded.thread_block()?;
-        let pid = match spawn(program, arguments, changes, &mask_before) {
-            Ok(pid) => pid,
+        let started = match is_traced {
+            true => spawn_traced(program, arguments, changes, &mask_before),
+            false => spawn(program, arguments, changes, &mask_before).map(|pid| (pid, Tracing::No)),
+        };
+        let (pid, tracing) = match started {
+            Ok(started) => started,
             Err(errno) => {
                 mask_before.thread_set_mask()?;
                 return cannot_run(program, errno).map(Err);
@@ -125,6 +144,7 @@ impl Child {
             is_ours: Arc::new(Mutex::new(true)),
             signals,
             mask_before,
+            tracing,
         };
         child.forward_signals(&forwarded)?;
         Ok(Ok(child))
@@ -135,8 +155,16 @@ impl Child {
         self.pid.as_raw().cast_unsigned()
     }
 
-    /// Waits for its end.
-    pub fn wait(self) -> anyhow::Result<Ending> {
+    /// Whether it is traced.
+    pub fn tracing(&self) -> Tracing {
+        self.tracing
+    }
+
+    /// Waits for its end. A program that is traced waits for `on` at each of these stops.
+    pub fn wait(self, on: &mut dyn FnMut(Stop)) -> anyhow::Result<Ending> {
+        if self.tracing == Tracing::Yes {
+            traced::follow(self.pid, on);
+        }
         let unknown = "the program's exit status is unknown";
         let pid = rustix::process::Pid::from_raw(self.pid.as_raw()).context(unknown)?;
         // Leaves the pid reserved until nobody can send a signal to it any more.
@@ -221,6 +249,31 @@ fn spawn(
         }
         result => result,
     }
+}
+
+/// The same for a program that is to be traced: no script of a shell.
+fn spawn_traced(
+    program: &Path,
+    arguments: &[OsString],
+    changes: &[(OsString, OsString)],
+    mask: &SigSet,
+) -> Result<(Pid, Tracing), Errno> {
+    let inherited = inherited();
+    if inherited.is_sigchld_ignored {
+        heed_sigchld()?;
+    }
+    let stopping: SigSet = traced::STOPPING.into_iter().collect();
+    stopping.thread_block()?;
+    let arguments = arguments.iter().cloned().map(c_string);
+    let start = traced::Start {
+        program,
+        arguments: &arguments.collect::<Result<Vec<_>, _>>()?,
+        environment: &environment(changes)?,
+        mask,
+        inherited: &inherited,
+    };
+    let (pid, traced) = start.start()?;
+    Ok((pid, traced.map_or_else(Tracing::Refused, |()| Tracing::Yes)))
 }
 
 /// Any handler will do: what counts is that the signal is not ignored.

@@ -29,10 +29,12 @@ pub struct Folded {
 /// Moves the small profiles out of the way, and gives the one at `main` the name that its run asked for if one of them had
 /// it. Returns the index of the main profile in what is left. What cannot be moved stays where it is.
 pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (usize, Folded) {
-    let bytes = |found: &Found| found.profile.exact_bytes();
-    let least = ALWAYS_SMALL_BYTES.max(bytes(&found[main]) / SMALL_SHARE);
-    let is_small =
-        |index: usize| index != main && is_whole(&found[index]) && bytes(&found[index]) < least;
+    let all: Vec<u64> = found.iter().map(Found::allocated_bytes).collect();
+    let least = ALWAYS_SMALL_BYTES.max(all[main] / SMALL_SHARE);
+    let is_small = |index: usize| {
+        let is_other = index != main && !found[index].is_malloc_of(&found[main]);
+        is_other && is_whole(&found[index]) && all[index] < least
+    };
     let mut small: Vec<usize> = (0..found.len()).filter(|&index| is_small(index)).collect();
     if small.is_empty() {
         return (main, Folded::default());
@@ -55,7 +57,7 @@ pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (u
         let to = format!("{place:0digits$}.{program}.{}.allocsample", process.pid);
         if rename_to_new(&found[index].path, &folded.directory.join(to)).is_ok() {
             folded.count += 1;
-            folded.allocated_bytes += bytes(&found[index]);
+            folded.allocated_bytes += all[index];
             moved.push(index);
         }
     }

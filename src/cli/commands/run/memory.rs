@@ -55,9 +55,6 @@ struct Watched {
 }
 
 impl Watched {
-    /// A program that starts thousands of processes is none of which each matters.
-    const MOST_PROCESSES: usize = 64;
-
     fn new(root: u32) -> Self {
         Self {
             root,
@@ -87,14 +84,7 @@ impl Watched {
     }
 
     fn find_processes(&mut self) {
-        let mut pids = vec![self.root];
-        let mut next = 0;
-        while let Some(&pid) = pids.get(next) {
-            next += 1;
-            let children = Source::of(pid, self.page_bytes).children();
-            let room = Self::MOST_PROCESSES.saturating_sub(pids.len());
-            pids.extend(children.into_iter().take(room));
-        }
+        let pids = with_descendants(self.root, self.page_bytes);
         self.watches.retain(|pid, _| pids.contains(pid));
         self.pids = pids;
     }
@@ -135,6 +125,22 @@ impl Watched {
         self.readings.entry(pid).or_default().extend(reading);
         watch.pause_ms()
     }
+}
+
+/// A program that starts thousands of processes is none of which each matters.
+const MOST_PROCESSES: usize = 64;
+
+/// A process and all that it has started, itself first.
+pub fn with_descendants(root: u32, page_bytes: u64) -> Vec<u32> {
+    let mut pids = vec![root];
+    let mut next = 0;
+    while let Some(&pid) = pids.get(next) {
+        next += 1;
+        let children = Source::of(pid, page_bytes).children();
+        let room = MOST_PROCESSES.saturating_sub(pids.len());
+        pids.extend(children.into_iter().take(room));
+    }
+    pids
 }
 
 /// The time on the clock of profiles.

@@ -12,9 +12,10 @@ use anyhow::Context;
 use crate::exit::Usage;
 
 const DEFAULT: &str = "allocsample.%n.%p.allocsample";
+const SUFFIX: &[u8] = b".allocsample";
 
 /// A path in which `%p` stands for a pid, `%n` for a program's name and `%t` for a time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Template {
     path: PathBuf,
     is_default: bool,
@@ -78,7 +79,6 @@ impl Template {
 
     /// The path for one process, as the agent would make it. `attempt` tells it from paths that exist already.
     pub fn expand(&self, pid: i32, program: &[u8], start_s: u64, attempt: u32) -> PathBuf {
-        const SUFFIX: &[u8] = b".allocsample";
         let template = self.path.as_os_str().as_bytes();
         let (mut rest, suffix) = match template.strip_suffix(SUFFIX) {
             Some(stem) => (stem, SUFFIX),
@@ -101,6 +101,20 @@ impl Template {
         }
         path.extend(suffix);
         OsString::from_vec(path).into()
+    }
+
+    /// The same with a word before the suffix, as in `NAME.go.allocsample`.
+    pub fn with_part(&self, part: &str) -> Self {
+        let template = self.path.as_os_str().as_bytes();
+        let (stem, suffix) = match template.strip_suffix(SUFFIX) {
+            Some(stem) => (stem, SUFFIX),
+            None => (template, &b""[..]),
+        };
+        let path = [stem, b".", part.as_bytes(), suffix].concat();
+        Self {
+            path: OsString::from_vec(path).into(),
+            is_default: self.is_default,
+        }
     }
 
     /// What the agent is told.
@@ -203,7 +217,6 @@ impl Template {
 
 /// The next name that the agent tries.
 fn numbered(name: &Path) -> PathBuf {
-    const SUFFIX: &[u8] = b".allocsample";
     let name = name.as_os_str().as_bytes();
     let numbered = match name.strip_suffix(SUFFIX) {
         Some(stem) => [stem, b".1", SUFFIX].concat(),
@@ -247,7 +260,6 @@ fn matching_entries(directory: &Path, template: &OsStr) -> Vec<PathBuf> {
 /// Whether `name` is what `template` can become: `%p` some digits, `%n` and `%t` anything. Where that name was taken,
 /// a number stands before the suffix.
 fn matches(template: &[u8], name: &[u8]) -> bool {
-    const SUFFIX: &[u8] = b".allocsample";
     match (template.strip_suffix(SUFFIX), name.strip_suffix(SUFFIX)) {
         (Some(template), Some(name)) => matches_numbered(template, name),
         (Some(_), None) => false,

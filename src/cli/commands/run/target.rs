@@ -22,6 +22,8 @@ pub enum Way {
     Preload,
     /// It is a part of the program, which has its Rust allocator wrapped by `allocsample_global::Sampled`.
     Inside,
+    /// Not at all: it is a Go program that no agent can get into, and the samples of its runtime are read from outside.
+    Outside,
 }
 
 /// A program that LD_PRELOAD does not reach.
@@ -81,13 +83,18 @@ impl fmt::Display for Unreachable {
                 write!(f, "{path} cannot take the agent's library ({why})")
             }
         }?;
-        f.write_str("; it runs without a profile")?;
-        if self.why == Why::Static && Runtime::is_go(&self.path).unwrap_or(false) {
-            f.write_str(
-                " (it is a Go program: `allocsample attach` reads its heap while it runs)",
-            )?;
-        }
-        Ok(())
+        f.write_str("; it runs without a profile")
+    }
+}
+
+impl Why {
+    /// Whether it is a Go program, whose samples can be read without an agent.
+    fn leaves_go(&self, path: &Path) -> bool {
+        let is_only_of_agent = matches!(
+            self,
+            Self::Static | Self::OtherLoader(_) | Self::Sanitizer(_) | Self::NotLoadable(_)
+        );
+        is_only_of_agent && Runtime::is_go(path).unwrap_or(false)
     }
 }
 
@@ -116,12 +123,18 @@ pub fn check(path: &Path, preload: &OsString) -> Result<Way, Unreachable> {
                     true => Way::Inside,
                     false => Way::Preload,
                 };
-                let refusal = || match way {
+                if let Some(why) = gains_privilege(&path) {
+                    return Err(Unreachable { path, why });
+                }
+                let refusal = match way {
                     Way::Preload => cannot_load(&file, &path, preload),
-                    Way::Inside => None,
+                    Way::Inside | Way::Outside => None,
                 };
-                let why = gains_privilege(&path).or_else(refusal);
-                return why.map_or(Ok(way), |why| Err(Unreachable { path, why }));
+                return match refusal {
+                    None => Ok(way),
+                    Some(why) if why.leaves_go(&path) => Ok(Way::Outside),
+                    Some(why) => Err(Unreachable { path, why }),
+                };
             }
             // Not a format that the kernel knows: the shell runs it as a script.
             _ => path = PathBuf::from("/bin/sh"),
