@@ -283,11 +283,12 @@ fn an_agent_that_is_there_is_started_and_goes_back_to_sleep() {
 }
 
 #[test]
-fn detach_says_who_reads_a_go_program() {
+fn detach_and_ctl_say_who_reads_a_go_program() {
     let Some(running) = start(&[]) else {
         return;
     };
     running.fails(&["detach", &running.pid()], "read from outside");
+    running.fails(&["ctl", &running.pid(), "status"], "no agent could answer");
 }
 
 /// Allocates before `main`, and right before its end.

@@ -80,6 +80,11 @@ fn create(
     )
 }
 
+/// Whether a process runs a Go program. One whose executable cannot be read is none: what is tried next explains that better.
+pub fn is_go(pid: u32) -> bool {
+    Runtime::is_go(Path::new(&format!("/proc/{pid}/exe"))).unwrap_or(false)
+}
+
 /// The interval that the user asked for.
 pub fn interval(text: Option<&str>) -> anyhow::Result<Option<IntervalSetting>> {
     let parsed = text.map(|text| Interval::parse(text.as_bytes()));

@@ -10,7 +10,7 @@ use allocsample_residency::Source;
 use anyhow::{Context, bail};
 use rustix::time::ClockId;
 
-use crate::growing;
+use crate::{go_heap, growing};
 
 /// What a process with the agent writes.
 pub enum Found {
@@ -51,6 +51,9 @@ pub fn find(what: &str) -> anyhow::Result<Found> {
             "process {pid}: the ring of its profile {path} was removed, so commands cannot reach it; recording continues, and the profile is complete when the process ends"
         ),
         (None, None) if waits_for_sample(pid, &maps) => Ok(Found::NoSampleYet(pid)),
+        (None, None) if go_heap::is_go(pid) => bail!(
+            "process {pid}: a Go program, in which no agent could answer; if `run` or `attach` reads it, `allocsample report` reads that profile while it grows"
+        ),
         (None, None) => bail!(
             "process {pid} writes no profile: it was not started under the agent, or was detached; `allocsample attach {pid}` starts one"
         ),

@@ -15,7 +15,7 @@ use super::ctl;
 use super::run::library::Library;
 use crate::args::{Attach, Children, Detach, RunningRuntime, name_of};
 use crate::exit::{self, Ending, Usage};
-use crate::{output_file, profiles, running};
+use crate::{go_heap, output_file, profiles, running};
 
 /// Results of `allocsample_attach` and `allocsample_detach`; src/preload/attach.rs has the same numbers.
 mod answer {
@@ -127,7 +127,7 @@ fn start_again(options: &Attach, profile: &Path) -> anyhow::Result<Ending> {
 /// Completes the profile. The process continues without the agent.
 pub fn detach(options: &Detach) -> anyhow::Result<Ending> {
     let pid = options.pid;
-    if !has_agent(pid) && go::is_go(pid) {
+    if !has_agent(pid) && go_heap::is_go(pid.unsigned_abs()) {
         bail!(
             "process {pid}: a Go program is read from outside: end the `allocsample attach` that reads it, with Ctrl-C or SIGTERM"
         );

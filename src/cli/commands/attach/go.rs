@@ -1,6 +1,5 @@
 //! A Go program is not attached to: this command reads the heap profile that its runtime keeps, until somebody ends it.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,15 +23,10 @@ pub fn find(options: &Attach) -> anyhow::Result<Option<Runtime>> {
     let Some(number) = u32::try_from(pid).ok().filter(|_| !is_refused) else {
         return Ok(None);
     };
-    if !is_go(pid) {
+    if !go_heap::is_go(number) {
         return Ok(None);
     }
     Runtime::find(number).or_else(|error| bail!("process {pid}: a Go program, but {error}"))
-}
-
-/// Whether its executable is a Go program. One that cannot be read is none: attaching fails with a better explanation.
-pub fn is_go(pid: i32) -> bool {
-    Runtime::is_go(&PathBuf::from(format!("/proc/{pid}/exe"))).unwrap_or(false)
 }
 
 /// Records until the process ends, or this command is told to end.

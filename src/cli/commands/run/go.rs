@@ -237,7 +237,7 @@ impl Process {
         if let Some(mut reading) = self.reading.take() {
             reading.end_by_exec();
         }
-        if !is_go(self.pid) {
+        if !go_heap::is_go(self.pid) {
             return;
         }
         match self.plan.begin(self.pid, is_waiting) {
@@ -277,11 +277,6 @@ impl Process {
             .as_ref()
             .map_or(Reading::LONGEST, Reading::pause)
     }
-}
-
-/// Whether a process runs a Go program.
-pub fn is_go(pid: u32) -> bool {
-    Runtime::is_go(Path::new(&format!("/proc/{pid}/exe"))).unwrap_or(false)
 }
 
 impl Reader {

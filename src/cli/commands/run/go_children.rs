@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::go::{Plan, Reading};
 use super::memory::with_descendants;
-use crate::exit;
+use crate::{exit, go_heap};
 
 /// Device and inode of an executable.
 type File = (u64, u64);
@@ -158,7 +158,7 @@ impl Search {
     }
 
     fn is_go(&mut self, pid: u32, file: File) -> bool {
-        *(self.files.entry(file)).or_insert_with(|| super::go::is_go(pid))
+        *(self.files.entry(file)).or_insert_with(|| go_heap::is_go(pid))
     }
 
     fn begin(&mut self, pid: u32) {
