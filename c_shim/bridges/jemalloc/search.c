@@ -7,14 +7,10 @@
 #include "jemalloc.h"
 
 #include "kit/memory.h"
-#include "kit/objects.h"
+#include "kit/symbol_file.h"
 
-#include <elf.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Pieces of a file that are read at once. */
 #define PIECE (UINT64_C(1) << 20)
@@ -62,46 +58,28 @@ struct names {
 struct search {
     bool (*is_known)(uintptr_t start);
     void (*join)(const struct jemalloc_found *found);
-    int file;
-    Elf64_Ehdr header;
-    uintptr_t start, end, bias;
-    uint64_t symbols, symbols_end; /* places in the file */
-    uint64_t text, text_end;       /* of the names */
+    struct symbol_file file;
     struct prefix prefixes[PREFIXES];
     size_t prefix_count;
     struct names names;
     struct jemalloc_range functions[FUNCTIONS];
     size_t function_count;
+    bool is_global[JEMALLOC_FUNCTIONS];
     unsigned char piece[PIECE + 2 * LONGEST_NAME];
 };
 
-/* ---- reading files ---- */
-
-/* Whether all bytes were there. */
-static bool read_at(int file, void *to, size_t bytes, uint64_t from)
-{
-    size_t done = 0;
-    while (done < bytes) {
-        ssize_t got = pread(file, (char *)to + done, bytes - done, (off_t)(from + done));
-        if (got <= 0)
-            return false;
-        done += (size_t)got;
-    }
-    return true;
-}
+/* ---- names ---- */
 
 /* Reads the piece of the names that follows `at`, with what comes before it and behind it: in `piece` from `*skipped` on, up
  * to the result. */
 static size_t read_names(struct search *search, uint64_t at, size_t *skipped)
 {
-    uint64_t from = at - search->text < LONGEST_NAME ? search->text : at - LONGEST_NAME;
-    uint64_t to = at + PIECE + LONGEST_NAME < search->text_end ? at + PIECE + LONGEST_NAME : search->text_end;
+    uint64_t from = at - search->file.text < LONGEST_NAME ? search->file.text : at - LONGEST_NAME;
+    uint64_t to = at + PIECE + LONGEST_NAME < search->file.text_end ? at + PIECE + LONGEST_NAME : search->file.text_end;
     *skipped = (size_t)(at - from);
     size_t bytes = (size_t)(to - from);
-    return read_at(search->file, search->piece, bytes, from) ? bytes : 0;
+    return symbol_file_read(&search->file, search->piece, bytes, from) ? bytes : 0;
 }
-
-/* ---- names ---- */
 
 static bool is_name_character(unsigned char character)
 {
@@ -133,7 +111,7 @@ static void note_prefix(struct search *search, const unsigned char *at)
 static void find_prefixes(struct search *search)
 {
     search->prefix_count = 0;
-    for (uint64_t at = search->text; at < search->text_end; at += PIECE) {
+    for (uint64_t at = search->file.text; at < search->file.text_end; at += PIECE) {
         size_t skipped, bytes = read_names(search, at, &skipped);
         const unsigned char *found = search->piece + skipped, *end = search->piece + bytes;
         while (found < end && (found = memmem(found, (size_t)(end - found), control, sizeof control)) != NULL) {
@@ -188,10 +166,11 @@ static void note_name(struct search *search, const struct prefix *prefix, uint32
             names->functions[i] = name;
 }
 
-/* Notes those of the names that begin with `beginning`. */
+/* Notes those of the names that begin with `beginning`. Linkers let a name be the end of another one, such as `malloc` of
+ * `__libc_malloc`, so one may begin anywhere. */
 static void find_names_with(struct search *search, const struct prefix *prefix, const char *beginning, size_t length)
 {
-    for (uint64_t at = search->text; at < search->text_end; at += PIECE) {
+    for (uint64_t at = search->file.text; at < search->file.text_end; at += PIECE) {
         size_t skipped, bytes = read_names(search, at, &skipped);
         if (bytes == 0)
             return;
@@ -199,13 +178,12 @@ static void find_names_with(struct search *search, const struct prefix *prefix, 
         const unsigned char *found;
         while (next < end && (found = memmem(next, (size_t)(end - next), beginning, length)) != NULL) {
             next = found + 1;
-            bool begins = found > search->piece && found[-1] == 0;
             size_t room = (size_t)(end - found);
             /* A name that is cut here, or that the next piece begins with, is found there. */
             bool is_here = memchr(found, 0, room < LONGEST_NAME ? room : LONGEST_NAME) != NULL;
-            if (!begins || !is_here)
+            if (!is_here)
                 continue;
-            uint64_t place = at - skipped + (uint64_t)(found - search->piece) - search->text;
+            uint64_t place = at - skipped + (uint64_t)(found - search->piece) - search->file.text;
             if (place < UINT32_MAX)
                 note_name(search, prefix, (uint32_t)place, (const char *)found);
         }
@@ -234,12 +212,15 @@ static void note_symbol(struct search *search, const Elf64_Sym *symbol, struct j
     bool is_function = ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && symbol->st_shndx != SHN_UNDEF;
     if (!is_function || symbol->st_name == 0 || *place_of(&search->names, symbol->st_name) == 0)
         return;
-    uintptr_t start = search->bias + symbol->st_value, end = start + symbol->st_size;
-    if (start < search->start || end > search->end || end < start)
+    uintptr_t start = search->file.bias + symbol->st_value, end = start + symbol->st_size;
+    if (start < search->file.start || end > search->file.end || end < start)
         return;
-    for (size_t i = 0; i < JEMALLOC_FUNCTIONS; i++)
-        if (symbol->st_name == search->names.functions[i])
-            found->functions[i] = start;
+    for (size_t i = 0; i < JEMALLOC_FUNCTIONS; i++) {
+        if (symbol->st_name != search->names.functions[i])
+            continue;
+        found->functions[i] = start;
+        search->is_global[i] = ELF64_ST_BIND(symbol->st_info) != STB_LOCAL;
+    }
     if (search->function_count < FUNCTIONS && end > start)
         search->functions[search->function_count++] = (struct jemalloc_range){start, end};
 }
@@ -248,10 +229,10 @@ static void find_symbols(struct search *search, struct jemalloc_found *found)
 {
     search->function_count = 0;
     size_t in_piece = PIECE / sizeof(Elf64_Sym);
-    for (uint64_t at = search->symbols; at < search->symbols_end; at += in_piece * sizeof(Elf64_Sym)) {
-        size_t count = (size_t)((search->symbols_end - at) / sizeof(Elf64_Sym));
+    for (uint64_t at = search->file.symbols; at < search->file.symbols_end; at += in_piece * sizeof(Elf64_Sym)) {
+        size_t count = (size_t)((search->file.symbols_end - at) / sizeof(Elf64_Sym));
         count = count < in_piece ? count : in_piece;
-        if (!read_at(search->file, search->piece, count * sizeof(Elf64_Sym), at))
+        if (!symbol_file_read(&search->file, search->piece, count * sizeof(Elf64_Sym), at))
             return;
         for (size_t i = 0; i < count; i++) {
             Elf64_Sym symbol;
@@ -259,6 +240,17 @@ static void find_symbols(struct search *search, struct jemalloc_found *found)
             note_symbol(search, &symbol, found);
         }
     }
+}
+
+/* A compiler that sees the whole program may leave out arguments of functions that nobody else can name, as `mallocx` of rustc.
+ * Those that others can name keep theirs. */
+static void drop_changed(const struct search *search, struct jemalloc_found *found)
+{
+    if (!search->is_global[JEMALLOC_MALLOC] || !search->is_global[JEMALLOC_FREE])
+        return;
+    for (size_t i = 0; i < JEMALLOC_FUNCTIONS; i++)
+        if (!search->is_global[i])
+            found->functions[i] = 0;
 }
 
 /* Shell's sort: libc's may allocate. */
@@ -301,83 +293,21 @@ static void find_ranges(struct search *search, struct jemalloc_found *found)
 
 /* ---- files ---- */
 
-/* Reads where the symbols and their names are: of all functions, or else of the dynamic ones. */
-static bool read_sections(struct search *search)
-{
-    const Elf64_Ehdr *header = &search->header;
-    bool is_found = false;
-    for (unsigned i = 0; i < header->e_shnum; i++) {
-        Elf64_Shdr section, names;
-        uint64_t at = header->e_shoff + (uint64_t)i * sizeof section;
-        if (!read_at(search->file, &section, sizeof section, at))
-            return false;
-        bool is_whole = section.sh_type == SHT_SYMTAB;
-        if ((!is_whole && section.sh_type != SHT_DYNSYM) || section.sh_link >= header->e_shnum)
-            continue;
-        at = header->e_shoff + (uint64_t)section.sh_link * sizeof names;
-        if (!read_at(search->file, &names, sizeof names, at))
-            return false;
-        search->symbols = section.sh_offset;
-        search->symbols_end = section.sh_offset + section.sh_size;
-        search->text = names.sh_offset;
-        search->text_end = names.sh_offset + names.sh_size;
-        is_found = search->symbols_end >= search->symbols && search->text_end >= search->text;
-        if (is_whole)
-            break;
-    }
-    return is_found;
-}
-
-/* Whether this file is mapped. Compares its first page, which describes the sections and usually has the build id. */
-static bool is_mapped(struct search *search)
-{
-    size_t page = 4096;
-    struct iovec memory = {(void *)search->start, page};
-    unsigned char *of_file = search->piece, *of_memory = search->piece + page;
-    return shim_services.copy_foreign(of_memory, page, &memory, 1) == page &&
-           read_at(search->file, of_file, page, 0) && memcmp(of_file, of_memory, page) == 0;
-}
-
-/* Reads how far the file's addresses are from those in memory. */
-static bool read_bias(struct search *search)
-{
-    for (unsigned i = 0; i < search->header.e_phnum; i++) {
-        Elf64_Phdr segment;
-        uint64_t at = search->header.e_phoff + (uint64_t)i * sizeof segment;
-        if (!read_at(search->file, &segment, sizeof segment, at))
-            return false;
-        if (segment.p_type == PT_LOAD && segment.p_offset == 0) {
-            search->bias = search->start - segment.p_vaddr;
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool read_header(struct search *search)
-{
-    Elf64_Ehdr *header = &search->header;
-    return read_at(search->file, header, sizeof *header, 0) && memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 &&
-           header->e_ident[EI_CLASS] == ELFCLASS64 && header->e_shentsize == sizeof(Elf64_Shdr) &&
-           header->e_phentsize == sizeof(Elf64_Phdr);
-}
-
 static void search_file(struct search *search, const char *path)
 {
-    if (!read_header(search) || !is_mapped(search) || !read_bias(search) || !read_sections(search))
-        return;
     find_prefixes(search);
     for (size_t i = 0; i < search->prefix_count; i++) {
-        struct jemalloc_found found = {.start = search->start, .end = search->end};
+        struct jemalloc_found found = {.start = search->file.start, .end = search->file.end};
         find_names(search, &search->prefixes[i]);
         if (search->names.functions[JEMALLOC_MALLCTL] == 0)
             continue;
+        memset(search->is_global, 0, sizeof search->is_global);
         find_symbols(search, &found);
+        drop_changed(search, &found);
         if (found.functions[JEMALLOC_MALLCTL] == 0)
             continue;
         find_ranges(search, &found);
-        const char *slash = strrchr(path, '/');
-        strncpy(found.file, slash == NULL ? path : slash + 1, sizeof found.file - 1);
+        strncpy(found.file, symbol_file_name(path), sizeof found.file - 1);
         search->join(&found);
     }
 }
@@ -385,17 +315,10 @@ static void search_file(struct search *search, const char *path)
 static void visit(void *argument, const struct object_file *file)
 {
     struct search *search = argument;
-    struct stat status;
-    if (search->is_known(file->start))
+    if (search->is_known(file->start) || !symbol_file_open(&search->file, file))
         return;
-    search->file = open(file->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (search->file < 0)
-        return;
-    search->start = file->start;
-    search->end = file->end;
-    if (fstat(search->file, &status) == 0 && S_ISREG(status.st_mode) && status.st_ino == file->inode)
-        search_file(search, file->path);
-    close(search->file);
+    search_file(search, file->path);
+    symbol_file_close(&search->file);
 }
 
 void jemalloc_search(uintptr_t object, bool (*is_known)(uintptr_t start),
