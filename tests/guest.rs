@@ -25,6 +25,13 @@ fn unchanged(run: &Run) -> support::Outcome {
 }
 
 #[test]
+fn a_malloc_of_the_programs_own_finds_its_settings_when_it_is_first_called() {
+    let program = Program::compiled("own_malloc_with_settings.c");
+    let outcome = unchanged(&program.run().env("TOY_SETTING", "1"));
+    assert_eq!(outcome.text(), "read\n");
+}
+
+#[test]
 fn the_environment_is_as_the_user_set_it() {
     let program = Program::compiled("environment.c");
     let other = Program::library("big_tls_library.c", "libother.so", &[]);

@@ -38,7 +38,7 @@ unsafe extern "C" {
     fn shim_is_glibc() -> bool;
     fn shim_kept_mapping(index: usize, found: *mut KeptMapping) -> bool;
     fn shim_list_of_loader() -> *const c_void;
-    static environ: *const *const c_char;
+    static mut environ: *const *const c_char;
 }
 
 /// This library, for what it shares with other libraries around the agent.
@@ -84,6 +84,13 @@ unsafe extern "C" fn construct(
 ) {
     if attach::is_to_wait() {
         return attach::prepare();
+    }
+    // A malloc of the program's own may read its settings when it is first called: the loader calls it where a symbol is missing.
+    // SAFETY: this is the only thread, and glibc will set it to the same.
+    unsafe {
+        if shim_is_glibc() && environ.is_null() {
+            environ = environment;
+        }
     }
     // SAFETY: finds the next allocator, and the other functions that we stand before, before anything can need them.
     unsafe {
