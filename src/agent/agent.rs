@@ -207,6 +207,13 @@ impl Agent {
         self.publisher.note_bridges(recording);
     }
 
+    /// Before the program's first code: bridges have declined after the recording began.
+    pub fn note_late_bridges(&self) {
+        if let Some(recording) = recording::current() {
+            self.publisher.note_late_bridges(recording);
+        }
+    }
+
     /// Takes no more samples: there is no memory to work in. What was recorded stays.
     pub fn fail_for_lack_of_memory(&self) {
         if self.switch.change(Switch::On, Switch::Failed)

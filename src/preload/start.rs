@@ -132,6 +132,7 @@ unsafe extern "C" fn construct(
         // Allocators may map memory, with which the recording begins.
         // SAFETY: as above.
         unsafe { bridges_join(groups & EMBEDDED) };
+        AGENT.note_late_bridges();
     }
     let has_pages = AGENT.is_on() && AGENT.prepare_pages(is_go);
     if (has_ticks || has_pages) && AGENT.is_on() {

@@ -330,6 +330,8 @@ pub enum Note {
     NotInlined = 16,
     /// Page faults were to be sampled, and are not. Detail: why.
     PagesNotSampled = 17,
+    /// Allocators inside the program and its libraries were to be sampled. Detail: empty.
+    Embedded = 18,
 }
 
 /// A [`Note`] with its detail.
@@ -386,6 +388,7 @@ impl<'a> NoteRecord<'a> {
             15 => Note::Outside,
             16 => Note::NotInlined,
             17 => Note::PagesNotSampled,
+            18 => Note::Embedded,
             _ => return None,
         };
         Some(Self {

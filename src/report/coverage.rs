@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use allocsample_profile::{
-    HeapId, MemoryMap, MemoryMapping, MemoryTotals, Note, Profile, readable,
+    HeapId, HeapKind, MemoryMap, MemoryMapping, MemoryTotals, Note, Profile, readable,
 };
 use serde_json::{Value, json};
 
@@ -41,6 +41,8 @@ pub struct Coverage {
     pub sampled_by: Option<String>,
     /// Whether page faults were sampled, whatever their allocator.
     pub has_pages: bool,
+    /// Why allocators of `allocators` are not sampled, in words, where they were to be; `None` where they were not.
+    pub not_joined: Option<String>,
     /// Allocators whose samples do not fit the process's mappings, in words; they account for nothing.
     pub unreconciled: Vec<String>,
 }
@@ -97,6 +99,7 @@ impl Coverage {
             owners,
             largest_row: None,
             likely: likely(&allocators, &runtimes::unseen(profile)).filter(|_| !is_attached),
+            not_joined: not_joined(profile, &allocators),
             allocators,
             is_attached,
             sampled_by: profile.sampled_by().map(str::to_owned),
@@ -160,9 +163,11 @@ impl Coverage {
                 _ => format!("it {ANY} ({})", allocators.join(", ")),
             };
             let may_be_joined = |(_, names): &(String, String)| {
-                (names.split(AND)).any(|name| ["jemalloc", "mimalloc"].contains(&name))
+                (names.split(AND)).any(|name| ["jemalloc", "mimalloc", "tcmalloc"].contains(&name))
             };
-            let advice = if self.allocators.iter().any(may_be_joined) {
+            let reason = self.not_joined.as_ref();
+            let reason = reason.map_or_else(String::new, |why| format!("; {why}"));
+            let advice = if self.not_joined.is_none() && self.allocators.iter().any(may_be_joined) {
                 "; try `--embedded`"
             } else if self.has_pages {
                 "; `report FILE --heap pages` shows who touched it"
@@ -183,7 +188,7 @@ impl Coverage {
                 format!("; {named}`allocsample memory FILE` shows all rows")
             });
             format!(
-                "warning: {} of the process's memory is not in this profile: {whence}{advice}{row}",
+                "warning: {} of the process's memory is not in this profile: {whence}{reason}{advice}{row}",
                 units::bytes(self.anonymous_bytes - self.seen_bytes)
             )
         })
@@ -240,6 +245,43 @@ fn unsampled(profile: &Profile) -> Vec<(String, String)> {
     }
     allocators.retain(|(_, names)| !names.is_empty());
     allocators
+}
+
+/// Why these are not sampled, although `--embedded` was on.
+fn not_joined(profile: &Profile, allocators: &[(String, String)]) -> Option<String> {
+    let mut notes = profile.notes.iter();
+    if !notes.any(|(note, _)| *note == Note::Embedded) {
+        return None;
+    }
+    let reason = |heap: &str| {
+        let details = profile
+            .notes
+            .iter()
+            .filter(|(note, _)| *note == Note::NotJoined);
+        let mut reasons = details.filter_map(|(_, detail)| detail.split_once(": "));
+        reasons.find(|(of, _)| *of == heap).map(|(_, why)| why)
+    };
+    let heaps = allocators.iter().flat_map(|(file, names)| {
+        names
+            .split(AND)
+            .map(move |name| format!("{name} in {file}"))
+    });
+    let reasons = heaps.map(|heap| match reason(&heap) {
+        Some(why) => format!("`--embedded` left {heap} alone: {why}"),
+        None => format!(
+            "`--embedded` cannot sample {heap}: no symbols, a version that it does not know, or opened after the start"
+        ),
+    });
+    let reasons: Vec<_> = reasons.collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+/// Whether the profile has a heap of an allocator that is part of this file.
+pub(crate) fn has_heap_in(profile: &Profile, path: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    let is_in = |name: &str| name.split_once(" in ").is_some_and(|(_, of)| of == file);
+    let mut heaps = profile.vm.heaps.values();
+    heaps.any(|heap| heap.kind == Some(HeapKind::Allocator) && is_in(&heap.name))
 }
 
 /// Who has what no sampled heap has, where only one could: a module with an allocator, or a runtime. Nothing proves it.

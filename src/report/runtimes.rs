@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use allocsample_profile::{HeapKind, MemoryMapping, Note, Profile, Runtime, Support, readable};
 
+use crate::coverage::has_heap_in;
+
 /// A runtime that is in the process.
 struct Here {
     runtime: &'static Runtime,
@@ -20,11 +22,17 @@ pub fn lines(profile: &Profile) -> Vec<String> {
     let mut lines: Vec<_> = (runtimes(profile).values())
         .filter_map(|here| line(profile, here))
         .collect();
-    let elsewhere = (profile.notes.iter()).find(|(note, _)| *note == Note::MallocIsElsewhere);
-    lines.extend(elsewhere.map(|(_, module)| malloc_is_elsewhere(module)));
+    lines.extend(unsampled_malloc(profile).map(malloc_is_elsewhere));
     lines.extend(inlines_functions(profile).then(|| "note: V8 inlines functions, and what an inlined function allocates is charged to its caller: `allocsample run --inlining off` keeps functions apart".to_owned()));
     lines.sort_by_key(|line| line.starts_with("note"));
     lines
+}
+
+/// The module whose malloc stands in front of ours, unless it was sampled where it is.
+fn unsampled_malloc(profile: &Profile) -> Option<&str> {
+    let mut notes = profile.notes.iter();
+    let (_, module) = notes.find(|(note, _)| *note == Note::MallocIsElsewhere)?;
+    (!has_heap_in(profile, module)).then_some(module)
 }
 
 /// Whether there are samples of V8's heap, and V8 was free to inline functions, which its profiler does not see.
@@ -69,7 +77,7 @@ pub(crate) fn unseen(profile: &Profile) -> Vec<String> {
 /// Whether the profile lacks all blocks of `malloc`'s, or a runtime in the process has a heap of its own that it lacks: that
 /// nothing leaks cannot be said then.
 pub fn is_any_missing(profile: &Profile) -> bool {
-    if (profile.notes.iter()).any(|(note, _)| *note == Note::MallocIsElsewhere) {
+    if unsampled_malloc(profile).is_some() {
         return true;
     }
     let mut all = runtimes(profile).into_values();
@@ -450,6 +458,22 @@ mod tests {
             assert_eq!(lines(&profile), [line]);
             assert!(is_any_missing(&profile));
         }
+    }
+
+    #[test]
+    fn a_malloc_that_is_sampled_in_its_file_is_not_missing() {
+        let mut profile = Profile::default();
+        let note = (Note::MallocIsElsewhere, "/usr/bin/server".to_owned());
+        profile.notes.push(note);
+        assert!(is_any_missing(&profile));
+        let heap = Heap {
+            name: "tcmalloc in server".to_owned(),
+            kind: Some(HeapKind::Allocator),
+            ..Heap::default()
+        };
+        profile.vm.heaps.insert(HeapId(1), heap);
+        assert!(!is_any_missing(&profile));
+        assert_eq!(lines(&profile), [] as [String; 0]);
     }
 
     #[test]

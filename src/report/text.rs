@@ -384,7 +384,7 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::UnknownSetting => lines.push(format!("note: {detail} is not a setting and had no effect (is it misspelt?)")),
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
             // `runtimes` says it where it matters.
-            Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere | Note::NotInlined => {}
+            Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere | Note::NotInlined | Note::Embedded => {}
             Note::PagesNotSampled => lines.push(format!("note: page faults are not sampled: {detail}")),
             Note::Outside => {
                 let is_attached = profile.notes.iter().any(|(note, _)| *note == Note::Attached);

@@ -4,6 +4,8 @@ pub(crate) mod definitions;
 mod intervals;
 mod lost_before;
 
+use core::sync::atomic::{AtomicUsize, Ordering};
+
 use allocsample_record::{
     Definition, DefinitionRecord, HeapId, LostReason, MAX_NAME_BYTES, Note, RingRecord,
 };
@@ -22,6 +24,8 @@ pub struct Publisher {
     definitions: Definitions,
     intervals: Intervals,
     lost_before: LostBefore,
+    /// Bridges that are noted as not joined in the current recording.
+    noted_bridges: AtomicUsize,
 }
 
 impl Publisher {
@@ -32,6 +36,7 @@ impl Publisher {
             definitions: Definitions::new(),
             intervals: Intervals::new(),
             lost_before: LostBefore::new(),
+            noted_bridges: AtomicUsize::new(0),
         }
     }
 
@@ -58,14 +63,24 @@ impl Publisher {
         if self.setup.config().bridges == Bridges::None {
             recording.note(Note::NotJoined, b"all: --runtime none");
         }
+        if self.setup.config().joins_embedded {
+            recording.note(Note::Embedded, b"");
+        }
+        self.noted_bridges.store(0, Ordering::Relaxed);
+        self.note_late_bridges(recording);
+    }
+
+    /// Notes those that have come since.
+    pub(crate) fn note_late_bridges(&self, recording: &Recording) {
         const MOST: usize = 16;
-        for index in 0..MOST {
+        for index in self.noted_bridges.load(Ordering::Relaxed)..MOST {
             let mut detail = [0; 128];
             let length = (self.setup.hooks().not_joined)(index, &mut detail);
             match detail.get(..length) {
                 None | Some([]) => break,
                 Some(detail) => recording.note(Note::NotJoined, detail),
             }
+            self.noted_bridges.store(index + 1, Ordering::Relaxed);
         }
     }
 

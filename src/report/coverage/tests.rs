@@ -88,6 +88,35 @@ fn an_allocator_inside_a_module_is_named_where_it_is_the_only_one() {
 }
 
 #[test]
+fn an_allocator_that_could_not_be_joined_says_why_and_the_option_is_not_advised_again() {
+    let mut profile = with_allocator(blind(), "/usr/bin/server", "mimalloc");
+    profile.notes.push((Note::Embedded, String::new()));
+    let warning = |profile: &Profile| {
+        let coverage = Coverage::of(profile).expect("a reading");
+        coverage.warning().expect("a warning")
+    };
+    let unknown = warning(&profile);
+    assert!(
+        unknown.contains("; `--embedded` cannot sample mimalloc in server: no symbols, "),
+        "{unknown}"
+    );
+    let why = "mimalloc in server: mi_free is too short".to_owned();
+    profile.notes.push((Note::NotJoined, why));
+    let known = warning(&profile);
+    assert!(
+        known.contains("; `--embedded` left mimalloc in server alone: mi_free is too short; "),
+        "{known}"
+    );
+    for text in [unknown, known] {
+        assert!(!text.contains("try `--embedded`"), "{text}");
+        assert!(
+            text.contains("; `run --pages` shows who touches it"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn an_allocator_with_a_heap_in_the_profile_is_no_owner_of_the_rest() {
     let profile = with_python(200);
     let mut profile = with_allocator(profile, "/lib/libarrow.so", "jemalloc and mimalloc");
