@@ -20,7 +20,8 @@ static _Atomic(size_t) threads_used; /* those beyond were never taken */
 static allocsample_heap *registered[ALLOCATORS];
 static size_t allocator_total;
 
-_Thread_local struct allocator_thread *allocator_thread __attribute__((tls_model("initial-exec")));
+static _Thread_local struct allocator_thread *allocator_thread __attribute__((tls_model("initial-exec")));
+_Thread_local uint64_t allocator_left[ALLOCATORS] __attribute__((tls_model("initial-exec")));
 
 /* ---- threads ---- */
 
@@ -31,6 +32,10 @@ static void leave(void *argument)
     allocator_thread = NULL;
     for (size_t i = 0; i < ALLOCATORS; i++) {
         struct countdown *countdown = &thread->countdowns[i];
+        if (!thread->is_passing[i])
+            countdown->left = allocator_left[i];
+        thread->is_passing[i] = false;
+        allocator_left[i] = 0;
         if (countdown->limit != 0)
             hooks->nursery_end(registered[i], &thread->nurseries[i], countdown_free(countdown));
         *countdown = (struct countdown){0};
@@ -76,12 +81,30 @@ COLD void allocator_count(struct allocator *allocator, allocsample_heap *heap, v
     struct allocator_thread *thread = allocator_thread != NULL ? allocator_thread : join_thread();
     if (thread != NULL) {
         struct countdown *countdown = &thread->countdowns[allocator->number];
+        uint64_t *left = &allocator_left[allocator->number];
+        if (thread->is_passing[allocator->number]) {
+            thread->is_passing[allocator->number] = false;
+            *left = countdown->left;
+        }
+        countdown->left = *left;
         if (countdown->limit == 0)
             countdown_begin(countdown, hooks, heap, &thread->nurseries[allocator->number]);
         if (!countdown_take(countdown, size))
             countdown_tell(countdown, hooks, heap, (uintptr_t)block, size, 0);
+        *left = countdown->left;
     }
     errno = saved_errno;
+}
+
+COLD void allocator_pass(struct allocator *allocator)
+{
+    uint64_t *left = &allocator_left[allocator->number];
+    struct allocator_thread *thread = allocator_thread;
+    if (thread != NULL && !thread->is_passing[allocator->number]) {
+        thread->is_passing[allocator->number] = true;
+        thread->countdowns[allocator->number].left = *left;
+    }
+    *left = COUNTDOWN_LOOK;
 }
 
 COLD void allocator_tell_freed(allocsample_heap *heap, void *block)
@@ -99,6 +122,11 @@ static bool prepare(const allocsample_hooks *agents)
     if (!has_key)
         has_key = pthread_key_create(&key, leave) == 0;
     return hooks != NULL && threads != NULL && has_key;
+}
+
+size_t allocator_next_number(void)
+{
+    return allocator_total;
 }
 
 bool allocator_register(struct allocator *allocator, const allocsample_hooks *agents, const char *what,

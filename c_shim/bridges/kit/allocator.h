@@ -19,10 +19,15 @@ struct allocator {
 struct allocator_thread {
     _Atomic(bool) taken;
     struct countdown countdowns[ALLOCATORS];
+    bool is_passing[ALLOCATORS]; /* the counter counts nothing */
     allocsample_nursery nurseries[ALLOCATORS];
 };
-extern HIDDEN _Thread_local struct allocator_thread *allocator_thread __attribute__((tls_model("initial-exec")));
+/* Bytes of each allocator that the calling thread can still allocate until one is to be told. Its countdown follows in
+ * allocator_count; 0 until the thread has one. */
+extern HIDDEN _Thread_local uint64_t allocator_left[ALLOCATORS] __attribute__((tls_model("initial-exec")));
 
+/* The number of the allocator that is registered next, or ALLOCATORS. */
+HIDDEN size_t allocator_next_number(void);
 /* Registers the heap "WHAT in FILE", which is not sampled yet. False: there are too many, or there is no memory. */
 HIDDEN bool allocator_register(struct allocator *allocator, const allocsample_hooks *hooks, const char *what,
                                const char *file);
@@ -36,15 +41,17 @@ HIDDEN void allocator_unregister(struct allocator *allocator);
 HIDDEN void allocators_after_fork_in_child(void);
 
 HIDDEN void allocator_count(struct allocator *allocator, allocsample_heap *heap, void *block, size_t size);
+/* The heap is not sampled now, and the thread's counter has run out. */
+HIDDEN void allocator_pass(struct allocator *allocator);
 HIDDEN void allocator_tell_freed(allocsample_heap *heap, void *block);
 
 static inline void allocator_allocated(struct allocator *allocator, void *block, size_t size)
 {
     allocsample_heap *heap = atomic_load_explicit(&allocator->heap, memory_order_relaxed);
-    struct allocator_thread *thread = allocator_thread;
-    if (UNLIKELY(heap == NULL) ||
-        (LIKELY(thread != NULL) && LIKELY(countdown_take(&thread->countdowns[allocator->number], size))))
+    uint64_t *left = &allocator_left[allocator->number];
+    if (UNLIKELY(heap == NULL) || LIKELY(!shim_charge_to(left, size)))
         return;
+    *left += shim_charged(size);
     allocator_count(allocator, heap, block, size);
 }
 

@@ -75,20 +75,20 @@ bool code_put(void *at, const void *bytes, size_t length)
     return true;
 }
 
-bool code_room_open(struct code_room *room, uintptr_t object)
+bool code_room_open(struct code_room *room, uintptr_t object, size_t length)
 {
     uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), step = UINT64_C(1) << 20;
-    *room = (struct code_room){.length = page_bytes};
+    *room = (struct code_room){.length = (length + page_bytes - 1) & -page_bytes};
     for (uintptr_t at = (object & -page_bytes) - step; at > step && object - at < UINT64_C(1) << 30; at -= step) {
         /* Old kernels take the address for advice. */
-        void *page = mmap((void *)at, page_bytes, PROT_READ | PROT_WRITE,
+        void *page = mmap((void *)at, room->length, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
         if (page == (void *)at) {
             room->start = page;
             return true;
         }
         if (page != MAP_FAILED)
-            munmap(page, page_bytes);
+            munmap(page, room->length);
     }
     return false;
 }

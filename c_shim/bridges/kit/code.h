@@ -15,8 +15,8 @@ struct code_room {
     size_t used, length;
 };
 
-/* A page within 1 GiB below `object`, the lowest address of an object. */
-HIDDEN bool code_room_open(struct code_room *room, uintptr_t object);
+/* Pages for `length` bytes within 1 GiB below `object`, the lowest address of an object. */
+HIDDEN bool code_room_open(struct code_room *room, uintptr_t object, size_t length);
 
 /* Makes it executable. False: the system forbids it. */
 HIDDEN bool code_room_close(struct code_room *room);

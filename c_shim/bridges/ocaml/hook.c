@@ -47,6 +47,9 @@ static size_t length_of_start(const uint8_t *code)
     return (size_t)(at - code);
 }
 
+/* For two jumps and what one of them replaces. */
+enum { ROOM = 64 };
+
 static bool make_room(ocaml_start_function *instead)
 {
     struct code_room room;
@@ -54,7 +57,7 @@ static bool make_room(ocaml_start_function *instead)
     void (*function)(void);
     const uint8_t *at = code_of(ocaml.start);
     memcpy(&function, &instead, sizeof function);
-    if (!symbols_code_of(at, &start, &end) || !code_room_open(&room, start))
+    if (!symbols_code_of(at, &start, &end) || !code_room_open(&room, start, ROOM))
         return false;
     void *jump = code_room_jump(&room, function);
     size_t length = length_of_start(at);

@@ -357,6 +357,9 @@ __asm__(".pushsection .text,\"ax\",@progbits\n\t.hidden pypy_on_entry\n\t.globl 
 
 /* ---- start ---- */
 
+/* For two jumps and what one of them replaces. */
+enum { ROOM = 64 };
+
 /* A place to jump from. */
 struct jump {
     uint32_t at;
@@ -395,7 +398,7 @@ static bool put_jumps(void)
             return false;
         memcpy(begins[i], jumps[i].code, jumps[i].length);
     }
-    if (!code_room_open(&room, base))
+    if (!code_room_open(&room, base, count * ROOM))
         return false;
     for (size_t i = 0; i < count; i++) {
         void *original = code_room_original(&room, jumps[i].code, jumps[i].length, jumps[i].distance_at);
