@@ -1,5 +1,5 @@
 // Behaviour: allocates by a jemalloc of its own, whose names begin with `app_`, as it is told line by line. With -DLIBRARY it
-// is that part alone, to be opened.
+// is that part alone, to be opened. With -DMIMALLOC or -DTCMALLOC it allocates by that one.
 // Lines (each is answered by one line):
 //   open PATH | close               a library of its kind: its allocator is used from now on
 //   allocate FUNCTION COUNT SIZE    first to fourth allocate blocks, which are kept and painted
@@ -89,6 +89,72 @@ static unsigned free_slots(void) {
     return found;
 }
 const struct allocator embedded_allocator = {{first, second, third, fourth}, resized, released, allocated, free_slots};
+#endif
+
+#if defined(MIMALLOC) || defined(TCMALLOC)
+#ifdef MIMALLOC
+void *mi_malloc(size_t);
+void *mi_calloc(size_t, size_t);
+void *mi_malloc_aligned(size_t, size_t);
+void *mi_zalloc_aligned(size_t, size_t);
+void *mi_realloc(void *, size_t);
+void *mi_realloc_aligned(void *, size_t, size_t);
+void mi_free(void *);
+void mi_free_size(void *, size_t);
+#define MALLOC(SIZE) mi_malloc(SIZE)
+#define CALLOC(COUNT, SIZE) mi_calloc(COUNT, SIZE)
+#define ALIGNED(SIZE) mi_malloc_aligned(SIZE, 16)
+#define OTHER(SIZE) mi_zalloc_aligned(SIZE, 16)
+#define REALLOC(BLOCK, SIZE, WAY) (WAY % 2 == 0 ? mi_realloc(BLOCK, SIZE) : mi_realloc_aligned(BLOCK, SIZE, 16))
+#define FREE(BLOCK) mi_free(BLOCK)
+#define FREE_SIZED(BLOCK, SIZE) mi_free_size(BLOCK, SIZE)
+#else
+void *tc_malloc(size_t);
+void *tc_calloc(size_t, size_t);
+void *tc_memalign(size_t, size_t);
+void *tc_new(size_t);
+void *tc_realloc(void *, size_t);
+void tc_free(void *);
+void tc_delete_sized(void *, size_t);
+#define MALLOC(SIZE) tc_malloc(SIZE)
+#define CALLOC(COUNT, SIZE) tc_calloc(COUNT, SIZE)
+#define ALIGNED(SIZE) tc_memalign(16, SIZE)
+#define OTHER(SIZE) tc_new(SIZE)
+#define REALLOC(BLOCK, SIZE, WAY) tc_realloc(BLOCK, SIZE)
+#define FREE(BLOCK) tc_free(BLOCK)
+#define FREE_SIZED(BLOCK, SIZE) tc_delete_sized(BLOCK, SIZE)
+#endif
+NOINLINE static void first(size_t size, void **block) {
+    *block = MALLOC(size);
+    KEEP(block);
+}
+NOINLINE static void second(size_t size, void **block) {
+    *block = CALLOC(size / 8, 8);
+    KEEP(block);
+}
+NOINLINE static void third(size_t size, void **block) {
+    *block = ALIGNED(size);
+    KEEP(block);
+}
+NOINLINE static void fourth(size_t size, void **block) {
+    *block = OTHER(size);
+    KEEP(block);
+}
+NOINLINE static void *resized(void *block, size_t size, unsigned way) {
+    void *result = REALLOC(block, size, way);
+    (void)way;
+    KEEP(result);
+    return result;
+}
+NOINLINE static void released(void *block, size_t size, unsigned way) {
+    if (way % 2 == 0)
+        FREE(block);
+    else
+        FREE_SIZED(block, size);
+    KEEP(block);
+}
+const struct allocator embedded_allocator = {{first, second, third, fourth}, resized, released, NULL, NULL};
+#define OWN
 #endif
 
 #ifndef LIBRARY

@@ -63,6 +63,37 @@ pub fn flags(more: &[&str]) -> Option<Vec<String>> {
     Some(flags.map(|flag| (*flag).to_owned()).collect())
 }
 
+/// Flags for a program that is linked with a mimalloc: the one that cargo has built for us.
+pub fn mimalloc_flags() -> Option<Vec<String>> {
+    let test = std::env::current_exe().expect("a path");
+    let build = test.parent()?.parent()?.join("build");
+    let built = std::fs::read_dir(build).expect("a directory");
+    let archives = built.filter_map(|it| Some(it.ok()?.path().join("out/libmimalloc.a")));
+    let Some(archive) = archives.filter(|it| it.exists()).max() else {
+        skip("cargo has built no mimalloc");
+        return None;
+    };
+    let archive = archive.to_string_lossy().into_owned();
+    Some(vec![
+        "-DMIMALLOC".to_owned(),
+        archive,
+        "-lpthread".to_owned(),
+    ])
+}
+
+/// Flags for a program that is linked with Debian's tcmalloc.
+pub fn tcmalloc_flags() -> Option<Vec<String>> {
+    let archive = Path::new("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.a");
+    if !archive.exists() {
+        skip("no static tcmalloc (Debian: libgoogle-perftools-dev)");
+        return None;
+    }
+    let archive = archive.to_string_lossy();
+    let whole = format!("-Wl,--whole-archive,{archive},--no-whole-archive");
+    let flags = ["-DTCMALLOC", &whole, "-lstdc++", "-lpthread", "-lm"];
+    Some(flags.map(str::to_owned).to_vec())
+}
+
 /// tests/programs/`source`, linked with it.
 pub fn program(source: &str, more: &[&str]) -> Option<Program> {
     let flags = flags(more)?;

@@ -42,7 +42,7 @@ pub struct Capture {
     pub mappings: Option<OnOff>,
 
     /// Also sample allocators that are part of the program or of a library: jemalloc (polars, duckdb, many services in Rust),
-    /// whose calls become slower, and pyarrow's mimalloc
+    /// whose calls become slower, mimalloc and tcmalloc of the program, and pyarrow's mimalloc
     #[arg(long)]
     pub embedded: bool,
 

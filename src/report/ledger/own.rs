@@ -140,7 +140,12 @@ impl Rounding {
             note == Note::NextAllocator && file.contains("tcmalloc")
         };
         let mut notes = profile.notes.iter();
+        let is_in_file = |heap| {
+            let heap = profile.vm.heaps.get(&heap);
+            heap.is_some_and(|heap| heap.name.starts_with("tcmalloc in "))
+        };
         match heap {
+            _ if is_in_file(heap) => Self::ByAQuarter,
             HeapId::MALLOC if notes.any(|(note, path)| is_tcmalloc(*note, path)) => {
                 Self::ByAQuarter
             }

@@ -1,0 +1,87 @@
+/* The functions by which programs reach mimalloc (2 and 3) and gperftools' tcmalloc. The linker often leaves out those that a program
+ * does not use. */
+#include "entries.h"
+
+static const struct entry_row mimalloc[] = {
+    {"mi_malloc", ENTRY_ALLOCATES, "s"},
+    {"mi_zalloc", ENTRY_ALLOCATES, "s"},
+    {"mi_calloc", ENTRY_ALLOCATES, "ns"},
+    {"mi_mallocn", ENTRY_ALLOCATES, "ns"},
+    {"mi_malloc_small", ENTRY_ALLOCATES, "S"},
+    {"mi_zalloc_small", ENTRY_ALLOCATES, "S"},
+    {"mi_malloc_aligned", ENTRY_ALLOCATES, "sa"},
+    {"mi_malloc_aligned_at", ENTRY_ALLOCATES, "sao"},
+    {"mi_zalloc_aligned", ENTRY_ALLOCATES, "sa"},
+    {"mi_zalloc_aligned_at", ENTRY_ALLOCATES, "sao"},
+    {"mi_calloc_aligned", ENTRY_ALLOCATES, "nsa"},
+    {"mi_calloc_aligned_at", ENTRY_ALLOCATES, "nsao"},
+    {"mi_new", ENTRY_ALLOCATES, "s"},
+    {"mi_new_n", ENTRY_ALLOCATES, "ns"},
+    {"mi_new_nothrow", ENTRY_ALLOCATES, "s"},
+    {"mi_new_aligned", ENTRY_ALLOCATES, "sa"},
+    {"mi_new_aligned_nothrow", ENTRY_ALLOCATES, "sa"},
+    {"mi_valloc", ENTRY_ALLOCATES, "s"},
+    {"mi_pvalloc", ENTRY_ALLOCATES, "s"},
+    {"mi_memalign", ENTRY_ALLOCATES, "as"},
+    {"mi_aligned_alloc", ENTRY_ALLOCATES, "as"},
+    {"mi_posix_memalign", ENTRY_STORES, "pas"},
+    {"mi_realloc", ENTRY_RESIZES, "bs"},
+    {"mi_reallocn", ENTRY_RESIZES, "bns"},
+    {"mi_rezalloc", ENTRY_RESIZES, "bs"},
+    {"mi_recalloc", ENTRY_RESIZES, "bns"},
+    {"mi_new_realloc", ENTRY_RESIZES, "bs"},
+    {"mi_new_reallocn", ENTRY_RESIZES, "bns"},
+    {"mi_realloc_aligned", ENTRY_RESIZES, "bsa"},
+    {"mi_realloc_aligned_at", ENTRY_RESIZES, "bsao"},
+    {"mi_rezalloc_aligned", ENTRY_RESIZES, "bsa"},
+    {"mi_rezalloc_aligned_at", ENTRY_RESIZES, "bsao"},
+    {"mi_recalloc_aligned", ENTRY_RESIZES, "bnsa"},
+    {"mi_free", ENTRY_FREES, "b"},
+    {"mi_cfree", ENTRY_FREES, "b"},
+    {"mi_free_size", ENTRY_FREES, "bs"},
+    {"mi_free_aligned", ENTRY_FREES, "ba"},
+    {"mi_free_size_aligned", ENTRY_FREES, "bsa"},
+};
+
+/* C++'s operators and `malloc` are other names of these. */
+static const struct entry_row tcmalloc[] = {
+    {"tc_malloc", ENTRY_ALLOCATES, "s"},
+    {"tc_malloc_skip_new_handler", ENTRY_ALLOCATES, "s"},
+    {"tc_calloc", ENTRY_ALLOCATES, "ns"},
+    {"tc_memalign", ENTRY_ALLOCATES, "as"},
+    {"tc_valloc", ENTRY_ALLOCATES, "s"},
+    {"tc_pvalloc", ENTRY_ALLOCATES, "s"},
+    {"tc_posix_memalign", ENTRY_STORES, "pas"},
+    {"tc_new", ENTRY_ALLOCATES, "s"},
+    {"tc_newarray", ENTRY_ALLOCATES, "s"},
+    {"tc_new_nothrow", ENTRY_ALLOCATES, "s-"},
+    {"tc_newarray_nothrow", ENTRY_ALLOCATES, "s-"},
+    {"tc_new_aligned", ENTRY_ALLOCATES, "sa"},
+    {"tc_newarray_aligned", ENTRY_ALLOCATES, "sa"},
+    {"tc_new_aligned_nothrow", ENTRY_ALLOCATES, "sa-"},
+    {"tc_newarray_aligned_nothrow", ENTRY_ALLOCATES, "sa-"},
+    {"tc_realloc", ENTRY_RESIZES, "bs"},
+    {"tc_free", ENTRY_FREES, "b"},
+    {"tc_cfree", ENTRY_FREES, "b"},
+    {"tc_free_sized", ENTRY_FREES, "bs"},
+    {"tc_delete", ENTRY_FREES, "b"},
+    {"tc_deletearray", ENTRY_FREES, "b"},
+    {"tc_delete_nothrow", ENTRY_FREES, "b-"},
+    {"tc_deletearray_nothrow", ENTRY_FREES, "b-"},
+    {"tc_delete_sized", ENTRY_FREES, "bs"},
+    {"tc_deletearray_sized", ENTRY_FREES, "bs"},
+    {"tc_delete_aligned", ENTRY_FREES, "ba"},
+    {"tc_deletearray_aligned", ENTRY_FREES, "ba"},
+    {"tc_delete_aligned_nothrow", ENTRY_FREES, "ba-"},
+    {"tc_deletearray_aligned_nothrow", ENTRY_FREES, "ba-"},
+    {"tc_delete_sized_aligned", ENTRY_FREES, "bsa"},
+    {"tc_deletearray_sized_aligned", ENTRY_FREES, "bsa"},
+};
+
+#define ROWS(TABLE) TABLE, sizeof TABLE / sizeof TABLE[0]
+
+const struct entry_allocator entry_allocators[] = {
+    {"mimalloc", "mi_free", ROWS(mimalloc), {"mi_", "_mi_"}, {"mi_", "_mi_"}},
+    {"tcmalloc", "tc_malloc", ROWS(tcmalloc), {"tc_", "_ZN8tcmalloc", "_ZNK8tcmalloc"}, {"tc_"}},
+};
+const size_t entry_allocator_count = sizeof entry_allocators / sizeof entry_allocators[0];

@@ -1,0 +1,95 @@
+/* Declarations shared by the parts of the bridge to allocators that have no hooks: see entries.c. */
+#ifndef ALLOCSAMPLE_BRIDGES_ENTRIES_H
+#define ALLOCSAMPLE_BRIDGES_ENTRIES_H
+
+#include "bridge.h"
+#include "kit/allocator.h"
+#include "kit/symbol_file.h"
+
+/* Functions of one allocator. */
+#define ENTRIES 64
+/* Jumps from one of them to another. */
+#define SITES 64
+/* All of these are the first five arguments or fewer. */
+#define ARGUMENTS 6
+
+enum entry_kind {
+    ENTRY_ALLOCATES, /* returns a block */
+    ENTRY_STORES,    /* stores a block by its first argument, and returns 0 */
+    ENTRY_RESIZES,   /* returns a block in place of another */
+    ENTRY_FREES,
+};
+
+/* A function of an allocator. Each letter of `arguments` is an argument: a block `b`, its size `s` or a small one `S`, or a count
+ * `n` and then a size, an alignment `a`, an offset `o`, a place for a block `p`, anything `-`. */
+struct entry_row {
+    const char *name;
+    enum entry_kind kind;
+    const char *arguments;
+};
+
+struct entry_allocator {
+    const char *name;
+    /* The function that no program with this allocator lacks. */
+    const char *key;
+    const struct entry_row *rows;
+    size_t count;
+    /* Names of its own functions begin so. */
+    const char *prefixes[3];
+    /* Functions with these beginnings, and one of these parts in their names, hand out and take back blocks: if one that is not in
+     * the table is called from outside, not all blocks are seen. */
+    const char *block_prefixes[2];
+};
+extern HIDDEN const struct entry_allocator entry_allocators[];
+extern HIDDEN const size_t entry_allocator_count;
+
+/* One that was found in a loaded file. */
+struct entry_found {
+    const struct entry_row *row;
+    uintptr_t start, end; /* in memory */
+    size_t skipped;       /* bytes of `endbr64`, which stays */
+    size_t moved;         /* bytes behind them, whole instructions, that a jump replaces */
+    uint8_t begins[32];   /* `skipped` and `moved` */
+};
+
+/* A jump or a call, in one of the functions, to the beginning of another one. */
+struct entry_site {
+    uintptr_t at; /* of its distance */
+    size_t to;    /* the number of the other one */
+};
+
+struct entries_found {
+    const struct entry_allocator *allocator;
+    uintptr_t object;
+    struct entry_found entries[ENTRIES];
+    size_t count;
+    struct entry_site sites[SITES];
+    size_t site_count;
+    uintptr_t start, end;   /* most of the allocator's code */
+    uintptr_t get_property; /* by which tcmalloc tells its counts; 0: it is not there */
+    const char *refused;  /* NULL: its entries can be redirected */
+    char what[64];        /* which function is refused */
+    char file[96];
+};
+
+/* Looks for these allocators in all files with code, and calls `join` with each. */
+HIDDEN void entries_search(void (*join)(const struct entries_found *found));
+
+/* ---- stubs ---- */
+
+struct entry {
+    struct redirected *of;
+    const struct entry_row *row;
+    uintptr_t start;
+    uintptr_t original; /* does what the function did before */
+    uint8_t block, size, count; /* the numbers of its arguments; ARGUMENTS: it has none */
+};
+
+/* The allocator's functions are led to stubs near them, and back. Before the program's threads exist only. */
+HIDDEN bool stubs_put(const struct entries_found *found, struct entry *entries, size_t number);
+HIDDEN void stubs_take_back(const struct entries_found *found);
+
+/* Called by a stub: a sample may be due, or a sampled block ends. Returns what the function returns. */
+HIDDEN uintptr_t entry_due(const struct entry *entry, const uintptr_t arguments[ARGUMENTS]);
+
+#endif

@@ -1,0 +1,379 @@
+//! Promise: with `--embedded`, blocks of a mimalloc or a tcmalloc that is part of the program are sampled as malloc's are, by jumps at
+//! the beginnings of its functions, and the program is as it was.
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use support::profile::figure;
+use support::room::stdout;
+use support::talking::Talking;
+use support::{Program, Room, bridge, embedded, truth};
+
+const EVERY: &[&str] = &["--embedded", "--interval", "1"];
+
+/// The allocators that are there, and flags to link with them.
+fn allocators() -> Vec<(&'static str, Vec<String>)> {
+    let all = [
+        ("mimalloc", embedded::mimalloc_flags()),
+        ("tcmalloc", embedded::tcmalloc_flags()),
+    ];
+    let found = all.into_iter();
+    found
+        .filter_map(|(name, flags)| Some((name, flags?)))
+        .collect()
+}
+
+fn compiled(source: &str, flags: &[String]) -> Program {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Program::compiled_with(source, &flags)
+}
+
+fn started(flags: &[String], options: &[&str]) -> Talking {
+    let room = Room::new();
+    room.add(&compiled("embedded.c", flags), "own");
+    Talking::start(room, options, &["./own"])
+}
+
+/// The include directories of the agent's code.
+const INCLUDES: [&str; 2] = [
+    concat!("-I", env!("CARGO_MANIFEST_DIR"), "/c_shim"),
+    concat!("-I", env!("CARGO_MANIFEST_DIR"), "/c_shim/bridges"),
+];
+
+// ---- the decoder ----
+
+/// What the agent's decoder says of an instruction: see instructions.h.
+#[derive(Debug, PartialEq)]
+struct Decoded {
+    kind: u32,
+    length: usize,
+    target: i64,
+}
+const UNKNOWN: u32 = 0;
+const DATA: u32 = 2;
+
+const BASE: u64 = 0x0100_0000;
+
+/// The same by iced-x86; `None`: it is no instruction.
+fn by_another(code: &[u8]) -> Option<Decoded> {
+    let mut decoder = Decoder::with_ip(64, code, BASE, DecoderOptions::NO_INVALID_CHECK);
+    let instruction: Instruction = decoder.decode();
+    let is_data = instruction.is_ip_rel_memory_operand();
+    let is_indirect = instruction.near_branch_target() == 0;
+    let kind = match instruction.flow_control() {
+        FlowControl::Next if is_data => DATA,
+        FlowControl::Next => 1,
+        FlowControl::ConditionalBranch => 3,
+        FlowControl::UnconditionalBranch => 4,
+        FlowControl::Call | FlowControl::IndirectCall => 5,
+        _ => 6,
+    };
+    let target = match is_indirect {
+        true => 0,
+        false => instruction.near_branch_target().wrapping_sub(BASE) as i64,
+    };
+    let length = instruction.len();
+    (!instruction.is_invalid()).then_some(Decoded {
+        kind,
+        length,
+        target,
+    })
+}
+
+/// Random bytes in which opcodes that compilers use are frequent.
+fn random_code(state: &mut u64) -> Vec<u8> {
+    let mut next = |below: u64| {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        (*state >> 16) % below
+    };
+    let mut code = Vec::new();
+    let prefixes = [0x66, 0xf2, 0xf3, 0x64, 0x2e];
+    if next(6) == 0 {
+        code.push(prefixes[next(5) as usize]);
+    }
+    if next(2) == 0 {
+        code.push(0x40 | next(16) as u8);
+    }
+    if next(3) == 0 {
+        code.push(0x0f);
+    }
+    while code.len() < 16 {
+        code.push(next(256) as u8);
+    }
+    code
+}
+
+#[test]
+fn instructions_are_as_another_decoder_sees_them() {
+    let program = Program::compiled_with("moved_code.c", &INCLUDES);
+    let mut state = 88_172_645_463_325_252;
+    let codes: Vec<Vec<u8>> = (0..200_000).map(|_| random_code(&mut state)).collect();
+    let mut child = Command::new(program.path())
+        .arg("lengths")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let mut input = child.stdin.take().expect("a pipe");
+    let lines: String = codes
+        .iter()
+        .map(|code| {
+            code.iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+                + "\n"
+        })
+        .collect();
+    let writer = std::thread::spawn(move || input.write_all(lines.as_bytes()));
+    let output = child.wait_with_output().expect("the program");
+    writer.join().expect("a thread").expect("it reads all");
+    let mut known = 0;
+    for (code, line) in codes.iter().zip(stdout(&output).lines()) {
+        let numbers: Vec<i64> = line.split(' ').map(|it| it.parse().expect(line)).collect();
+        let [kind, length, _, target] = numbers[..] else {
+            panic!("{line}");
+        };
+        let found = Decoded {
+            kind: kind as u32,
+            length: length as usize,
+            target,
+        };
+        // Bytes that are no instruction are in no function.
+        if let (false, Some(expected)) = (found.kind == UNKNOWN, by_another(code)) {
+            assert_eq!(found, expected, "{code:02x?}");
+            known += 1;
+        }
+    }
+    assert!(known > 80_000, "{known}");
+}
+
+#[test]
+fn moved_code_does_what_it_did() {
+    let program = Program::compiled_with("moved_code.c", &INCLUDES);
+    for seed in ["1", "2", "3"] {
+        let mut command = Command::new(program.path());
+        let output = command.args(["compare", "20000", seed]).output();
+        let output = output.expect("the program");
+        assert_eq!(stdout(&output), "0 differences\n", "seed {seed}");
+    }
+}
+
+// ---- programs ----
+
+#[test]
+fn every_block_has_its_size_its_site_and_its_end_at_interval_1() {
+    for (name, flags) in allocators() {
+        let mut program = started(&flags, EVERY);
+        for line in [
+            "allocate first 1000 1000",
+            "allocate second 500 2000",
+            "allocate third 300 3008",
+            "allocate fourth 200 4000",
+            "resize 5000",
+            "free",
+            "allocate first 100 64",
+            "allocate fourth 100 128",
+            "allocate second 3 3000000",
+        ] {
+            program.ask(line);
+        }
+        let (_room, profile) = program.end();
+        for (function, blocks, bytes, live) in [
+            ("first", 1100, 1_006_400, 6_400),
+            ("second", 503, 10_000_000, 9_000_000),
+            ("third", 300, 902_400, 0),
+            ("fourth", 300, 812_800, 12_800),
+            ("resized", 2000, 10_000_000, 0),
+        ] {
+            let site = profile.site(function);
+            let found = (site.allocations, site.allocated_bytes, site.live_bytes);
+            let expected = (f64::from(blocks), f64::from(bytes), f64::from(live));
+            assert_eq!(found, expected, "{name}: {function}");
+        }
+        let heap = bridge::heap(&profile, &format!("{name} in own"));
+        assert_eq!(heap["kind"], "allocator");
+        bridge::assert_stack(&profile, &["main", "allocate", "first"]);
+    }
+}
+
+#[test]
+fn threads_that_allocate_at_the_same_time_are_within_their_error() {
+    for (name, flags) in allocators() {
+        let options = ["--embedded", "--interval", "4K", "--seed", "11"];
+        let mut program = started(&flags, &[&options[..], &["--on-full", "wait"]].concat());
+        program.ask("allocate second 2000 1600");
+        program.ask("threads 8 30000");
+        program.ask("threads 3 20000");
+        let (_room, profile) = program.end();
+        let heap = bridge::heap(&profile, &format!("{name} in own"));
+        let allocated = figure(heap, "allocated_bytes");
+        let exact = figure(heap, "allocated_bytes_exact");
+        // 300,000 blocks of 2,008 bytes on average, and the first ones.
+        assert!((exact / 605.6e6 - 1.0).abs() < 0.02, "{heap}");
+        let z = truth::z(allocated, exact, figure(heap, "allocated_bytes_stderr"));
+        assert!(z.abs() < 4.0, "z {z:+.1}: {heap}");
+        let live = profile.site("second").live_bytes;
+        let error = 4.0 * figure(heap, "live_bytes_stderr");
+        assert!((live - 3.2e6).abs() < error, "{heap}");
+    }
+}
+
+#[test]
+fn a_fork_leaves_the_parents_blocks_alone_and_the_child_has_a_heap_of_its_own() {
+    for (name, flags) in allocators() {
+        let mut program = started(&flags, EVERY);
+        program.ask("allocate first 1000 1000");
+        program.ask("fork 300 700");
+        program.ask("allocate first 1000 1000");
+        let (room, profile) = program.end();
+        assert_eq!(profile.site("first").live_bytes, 2_000_000.0, "{name}");
+        let mut children = std::fs::read_dir(room.path("x.processes")).expect("profiles");
+        let child = children
+            .next()
+            .expect("the child's profile")
+            .expect("a file");
+        let child = support::profile::Profile::read(&child.path());
+        assert_eq!(child.site("first").live_bytes, 210_000.0, "{name}");
+    }
+}
+
+#[test]
+fn a_leak_is_named() {
+    for (name, flags) in allocators() {
+        let prefix = if name == "mimalloc" { "mi_" } else { "tc_" };
+        let functions = ["malloc", "calloc", "free"];
+        let renamed = functions.map(|it| format!("-D{it}={prefix}{it}"));
+        let program = compiled("leaks.c", &[&renamed[..], &flags].concat());
+        let path = program.path().to_string_lossy();
+        bridge::assert_leak_with(&["--embedded"], &[], &[&path, "300000"], "leak_session");
+    }
+}
+
+#[test]
+fn the_own_count_of_a_tcmalloc_stands_beside_the_estimate() {
+    let Some(flags) = embedded::tcmalloc_flags() else {
+        return;
+    };
+    let mut program = started(&flags, EVERY);
+    program.ask("allocate second 3000 8192");
+    program.ask("allocate first 40 65536");
+    let (room, _profile) = program.end();
+    let output = room.output(&["memory", "x.allocsample", "--format", "json"]);
+    let ledger: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a ledger");
+    let counts = ledger["last"]["own_counts"].as_array().expect("counts");
+    let [count] = &counts[..] else {
+        panic!("{counts:?}");
+    };
+    assert_eq!(count["name"], "tcmalloc in own", "{count}");
+    assert_eq!(count["agreement"], "reconciled", "{count}");
+}
+
+/// An allocator that reads its settings from the environment finds them, although it is called before libc has begun.
+#[test]
+fn settings_in_the_environment_are_obeyed() {
+    let Some(flags) = embedded::mimalloc_flags() else {
+        return;
+    };
+    let room = Room::new();
+    room.add(&compiled("embedded.c", &flags), "own");
+    let settings = [("MIMALLOC_VERBOSE", "1")];
+    let said = |options: &[&str], name: &str| {
+        let command = [&["run", "-q", "-o", name], options, &["--", "./own"]].concat();
+        let mut command = room.command(&command);
+        let output = command.envs(settings).stdin(Stdio::null()).output();
+        let stderr = String::from_utf8_lossy(&output.expect("the command").stderr).into_owned();
+        stderr.contains("option 'verbose': 1")
+    };
+    assert!(said(&[], "plain"));
+    assert!(said(EVERY, "embedded"));
+}
+
+// ---- refusals ----
+
+/// Functions that stand apart, so that jumps between them are long.
+fn toy(flags: &[&str]) -> Program {
+    Program::compiled_with(
+        "toy_mimalloc.c",
+        &[flags, &["-ffunction-sections"]].concat(),
+    )
+}
+
+#[test]
+fn an_allocator_that_cannot_be_redirected_is_left_alone_and_the_report_says_why() {
+    for (flag, why) in [
+        (
+            "-DBY_MALLOC",
+            "mi_malloc takes its blocks from malloc, which is sampled",
+        ),
+        ("-DSHORT", "mi_free is too short"),
+        (
+            "-DLOOP",
+            "mi_malloc jumps between instructions that would be moved",
+        ),
+        ("-DTWICE", "mi_zalloc did not pass its trial"),
+        ("-DNEAR", "mi_zalloc has a short jump to another function"),
+        (
+            "-DOTHER",
+            "_mi_heap_malloc is called as well, and not known",
+        ),
+    ] {
+        let room = Room::new();
+        room.add(&toy(&[flag]), "toy");
+        let run = [
+            "run",
+            "-q",
+            "-o",
+            "x.allocsample",
+            "--embedded",
+            "--",
+            "./toy",
+        ];
+        let output = room.output(&run);
+        assert_eq!(output.status.code(), Some(7), "{flag}: {output:?}");
+        assert_eq!(stdout(&output), "5000\n", "{flag}");
+        let profile = support::profile::Profile::read(&room.path("x.allocsample"));
+        assert!(!bridge::has_heap(&profile, "mimalloc in toy"), "{flag}");
+        // Blocks that malloc has made are in the profile.
+        if flag != "-DBY_MALLOC" {
+            let text = stdout(&room.output(&["report", "x.allocsample"])).to_owned();
+            let said = format!("`--embedded` left mimalloc in toy alone: {why}; ");
+            assert!(text.contains(&said), "{flag}: {text}");
+        }
+    }
+}
+
+#[test]
+fn an_allocator_whose_functions_call_and_jump_to_each_other_counts_every_block_once() {
+    let room = Room::new();
+    room.add(&toy(&[]), "toy");
+    let run = [
+        "run",
+        "-q",
+        "-o",
+        "x.allocsample",
+        "--embedded",
+        "--interval",
+        "1",
+        "--",
+        "./toy",
+    ];
+    let output = room.output(&run);
+    assert_eq!(
+        (output.status.code(), stdout(&output).as_str()),
+        (Some(7), "5000\n")
+    );
+    let profile = support::profile::Profile::read(&room.path("x.allocsample"));
+    let heap = bridge::heap(&profile, "mimalloc in toy");
+    assert_eq!(
+        figure(heap, "allocated_bytes_exact"),
+        6000.0 * 4096.0,
+        "{heap}"
+    );
+    assert_eq!(figure(heap, "live_bytes"), 5000.0 * 4096.0, "{heap}");
+}
