@@ -1,3 +1,5 @@
+#![allow(clippy::indexing_slicing, reason = "a test may fail")]
+
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use allocsample_record::{CHUNK_HEADER_BYTES, ChunkHeader, ForkRecord, IntervalRecord, RecordKind};

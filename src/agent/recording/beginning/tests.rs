@@ -1,3 +1,5 @@
+#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test may fail")]
+
 use std::borrow::ToOwned;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
