@@ -218,51 +218,5 @@ fn address_mask() -> framehop::aarch64::PtrAuthMask {
     framehop::aarch64::PtrAuthMask(mask)
 }
 
-#[cfg(all(test, target_arch = "aarch64"))]
-mod tests {
-    use super::*;
-
-    /// As a function signs its return address, with its stack pointer: unchanged without pointer authentication.
-    fn signed(mut return_address: u64, sp: u64) -> u64 {
-        // SAFETY: `pacia1716` changes x17 alone.
-        unsafe {
-            core::arch::asm!(
-                "hint #8", inout("x17") return_address, in("x16") sp,
-                options(pure, nomem, nostack, preserves_flags),
-            );
-        }
-        return_address
-    }
-
-    #[test]
-    fn the_signature_of_a_return_address_is_removed() {
-        let own = the_signature_of_a_return_address_is_removed as *const ();
-        for address in [0, 4, 0x0055_5555_1234, own.expose_provenance() as u64] {
-            for sp in [0, 0x10, 0x7fff_ff00, 0xffff_ffff_0000] {
-                let signed = signed(address, sp);
-                assert_eq!(unsigned(signed), address, "{signed:x}");
-                assert_eq!(registers(0, sp, 0, signed).lr(), address);
-            }
-        }
-    }
-
-    #[test]
-    fn a_frame_pointer_leads_over_signed_return_addresses() {
-        let code = 0x40_1000;
-        let mut registers = registers(code, 0x1000, 0x1010, 0);
-        let words = [
-            0x1040,
-            signed(code, 0x1020),
-            0,
-            0,
-            0,
-            0,
-            0,
-            signed(0, 0x1050),
-        ];
-        let mut read = |at: u64| words.get((at as usize - 0x1010) / 8).copied().ok_or(());
-        assert_eq!(by_frame_pointer(&mut registers, &mut read), Ok(Some(code)));
-        assert_eq!((link(&registers), registers.sp()), (code, 0x1020));
-        assert_eq!(by_frame_pointer(&mut registers, &mut read), Ok(None));
-    }
-}
+#[cfg(test)]
+mod tests;
