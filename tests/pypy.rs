@@ -347,6 +347,7 @@ fn the_search_stays_within_a_file_of_any_content() {
         "-g",
         "-fsanitize=address,undefined",
         "-fno-sanitize-recover=all",
+        concat!("-I", env!("CARGO_MANIFEST_DIR"), "/c_shim/bridges"),
     ];
     let Some(program) = Program::compiled_if_possible("pypy_find.c", &flags) else {
         skip("no compiler with sanitizers");

@@ -4,12 +4,13 @@
 #include "../../c_shim/bridges/pypy/find.c"
 #include "../../c_shim/bridges/pypy/find_types.c"
 #include "../../c_shim/bridges/pypy/image.c"
+#include "../../c_shim/bridges/kit/instructions.c"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { CODE = 0x2000, DATA = 0x20000, END = 0x28000, PLACES = 1100, TYPES = 128, FUNCTIONS = 16 };
+enum { CODE = 0x2000, DATA = 0x20000, FILE_BYTES = 0x28000, PLACES = 1100, TYPES = 128, FUNCTIONS = 16 };
 enum { GC = DATA + 0x100, FREE = GC + 0x190, TOP = GC + 0x1b0, SMALL = DATA + 0x40, LOCK = DATA + 0x48, LOGGED = DATA + 0x50 };
 enum { STRINGS = 0x800, NAMES = 0xa00, SYMBOLS = 0x900, DYNAMIC = 0x700, FRAMES = 0x1000, NOTES = 0x680 };
 
@@ -160,7 +161,7 @@ static void put_tables(void)
     Elf64_Phdr segments[] = {
         {.p_type = PT_LOAD, .p_flags = PF_R, .p_filesz = CODE},
         {.p_type = PT_LOAD, .p_flags = PF_R | PF_X, .p_offset = CODE, .p_vaddr = CODE, .p_filesz = DATA - CODE},
-        {.p_type = PT_LOAD, .p_flags = PF_R | PF_W, .p_offset = DATA, .p_vaddr = DATA, .p_filesz = END - DATA},
+        {.p_type = PT_LOAD, .p_flags = PF_R | PF_W, .p_offset = DATA, .p_vaddr = DATA, .p_filesz = FILE_BYTES - DATA},
         {.p_type = PT_GNU_EH_FRAME, .p_vaddr = FRAMES},
         {.p_type = PT_DYNAMIC, .p_vaddr = DYNAMIC, .p_filesz = 64},
         {.p_type = PT_NOTE, .p_vaddr = NOTES, .p_filesz = 36},
@@ -201,17 +202,17 @@ static uint64_t random_below(uint64_t bound)
 int main(int argc, char **argv)
 {
     enum { ROOM = 1 << 16 };
-    static const size_t areas[][2] = {{0, 0x400}, {NOTES, 0x600}, {FRAMES, 0x90}, {CODE, 0x300}, {DATA, 0x2000}, {0, END}};
+    static const size_t areas[][2] = {{0, 0x400}, {NOTES, 0x600}, {FRAMES, 0x90}, {CODE, 0x300}, {DATA, 0x2000}, {0, FILE_BYTES}};
     struct pypy_search search = {copy_names, malloc(ROOM), ROOM};
     struct pypy_build found;
     struct pypy_votes votes[PYPY_BALLOTS];
     random_state = argc > 1 ? strtoull(argv[1], NULL, 0) | 1 : 1;
     unsigned long rounds = argc > 2 ? strtoul(argv[2], NULL, 0) : 1000, refused = 0;
-    library = calloc(1, END);
+    library = calloc(1, FILE_BYTES);
     put_code();
     put_types();
     put_tables();
-    const char *why = pypy_find(library, END, &search, &found, votes);
+    const char *why = pypy_find(library, FILE_BYTES, &search, &found, votes);
     if (why != NULL || found.gc != GC || found.free != 0x190 || found.top != 0x1b0 || found.state != 0xc8 || found.threshold != 0x168 ||
         found.small_bytes != SMALL || found.lock != LOCK || found.ident != 0x38 || found.codes != DATA + 0x800 || found.line != 56 ||
         found.frames_of_code == 0) {
@@ -219,7 +220,7 @@ int main(int argc, char **argv)
         return 1;
     }
     for (unsigned long round = 0; round < rounds; round++) {
-        size_t length = random_below(4) == 0 ? random_below(END) : END;
+        size_t length = random_below(4) == 0 ? random_below(FILE_BYTES) : FILE_BYTES;
         uint8_t *changed = malloc(length + 1);
         memcpy(changed, library, length);
         const size_t *area = areas[random_below(sizeof areas / sizeof areas[0])];

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#if defined(__x86_64__)
-
 /* What follows an opcode. */
 enum form {
     NONE = 1,  /* nothing; 0 is an opcode that is not known */
@@ -223,6 +221,22 @@ struct instruction instruction_at(const uint8_t *code, size_t room, uintptr_t ad
     return found;
 }
 
+size_t instructions_of_start(const uint8_t *code, size_t room, size_t least, size_t *distance_at)
+{
+    size_t length = 0;
+    *distance_at = 0;
+    while (length < least) {
+        struct instruction next = instruction_at(code + length, room - length, (uintptr_t)code + length);
+        bool has_distance = next.kind == INSTRUCTION_DATA;
+        if (next.kind != INSTRUCTION_PLAIN && (!has_distance || *distance_at != 0))
+            return 0;
+        if (has_distance)
+            *distance_at = length + next.distance_at;
+        length += next.length;
+    }
+    return length;
+}
+
 static bool put_distance(uint8_t *to, int64_t distance)
 {
     int32_t near = (int32_t)distance;
@@ -260,5 +274,3 @@ size_t instruction_move(const struct instruction *instruction, const uint8_t *co
         return 0;
     }
 }
-
-#endif

@@ -30,6 +30,11 @@ struct instruction {
 __attribute__((visibility("hidden"))) struct instruction instruction_at(const uint8_t *code, size_t room,
                                                                         uintptr_t address);
 
+/* The bytes of the whole instructions that `code` begins with, of which it reads `room` bytes at most: `least`, or a few more. 0: one
+ * of them does something else elsewhere. `distance_at` is where a distance to data is in them; 0: none has one. */
+__attribute__((visibility("hidden"))) size_t instructions_of_start(const uint8_t *code, size_t room, size_t least,
+                                                                   size_t *distance_at);
+
 /* The longest copy that instruction_move makes. */
 #define INSTRUCTION_LONGEST 16
 

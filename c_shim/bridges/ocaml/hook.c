@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "ocaml.h"
 #include "kit/code.h"
+#include "kit/instructions.h"
 #include "kit/symbols.h"
 
 #include <string.h>
@@ -26,27 +27,6 @@ static void *code_of(ocaml_start_function *function)
     return code;
 }
 
-/* The bytes of the instructions that the jump takes the place of. 0: they are others than compilers begin a function with:
- * endbr64, push, and moves from one register to another. */
-static size_t length_of_start(const uint8_t *code)
-{
-    static const uint8_t landing[] = {0xf3, 0x0f, 0x1e, 0xfa};
-    const uint8_t *at = code;
-    if (memcmp(at, landing, sizeof landing) == 0)
-        at += sizeof landing;
-    while (at < code + JUMP) {
-        size_t prefix = (at[0] & 0xf0) == 0x40;
-        uint8_t operation = at[prefix];
-        if ((operation & 0xf8) == 0x50)
-            at += prefix + 1;
-        else if (operation == 0x89 && at[prefix + 1] >= 0xc0)
-            at += prefix + 2;
-        else
-            return 0;
-    }
-    return (size_t)(at - code);
-}
-
 /* For two jumps and what one of them replaces. */
 enum { ROOM = 64 };
 
@@ -60,8 +40,8 @@ static bool make_room(ocaml_start_function *instead)
     if (!symbols_code_of(at, &start, &end) || !code_room_open(&room, start, ROOM))
         return false;
     void *jump = code_room_jump(&room, function);
-    size_t length = length_of_start(at);
-    void *original = length == 0 ? NULL : code_room_original(&room, at, length, 0);
+    size_t distance_at, length = instructions_of_start(at, (size_t)(end - (uintptr_t)at), JUMP, &distance_at);
+    void *original = length == 0 ? NULL : code_room_original(&room, at, length, distance_at);
     if (!code_room_close(&room))
         return false;
     hook.jump = jump;

@@ -17,7 +17,6 @@
 enum { LEAST_VOTES = 1000, CANDIDATES = 256 };
 /* How far the pattern's other instructions are from its first, and the call from the jump. */
 enum { PATTERN_BYTES = 40, CALL_BYTES = 64 };
-enum { ENDBR = 4, JUMP_NEAR = 5 };
 
 static bool is_function(const struct image *image, uint64_t address)
 {
@@ -398,44 +397,11 @@ static bool find_start(const struct image *image, struct pypy_build *found, stru
 
 /* ---- all ---- */
 
-size_t pypy_beginning(const uint8_t *code, size_t *distance_at)
-{
-    size_t length = 0;
-    *distance_at = 0;
-    while (length < JUMP_NEAR) {
-        const uint8_t *next = code + length;
-        bool has_rex = (next[0] & 0xF0) == 0x40;
-        const uint8_t *operation = next + has_rex;
-        size_t bytes = 0, distance = 0;
-        if ((operation[0] & 0xF8) == 0x50) /* push */
-            bytes = 1;
-        else if ((operation[0] == 0x89 || operation[0] == 0x8B || operation[0] == 0x31) && operation[1] >> 6 == 3)
-            bytes = 2; /* mov, xor of registers */
-        else if (operation[0] == 0x83 && operation[1] == 0xEC) /* sub $value,%rsp */
-            bytes = 3;
-        else if (operation[0] == 0x81 && operation[1] == 0xEC)
-            bytes = 6;
-        else if (operation[0] == 0x89 && (operation[1] & 0xC7) == 0x44 && operation[2] == 0x24) /* mov to the stack */
-            bytes = 4;
-        else if ((operation[0] == 0x8D || operation[0] == 0x8B) && (operation[1] & 0xC7) == 0x05)
-            bytes = 6, distance = 2; /* lea, mov of data */
-        else if ((operation[0] == 0x80 || operation[0] == 0x83) && operation[1] == 0x3D)
-            bytes = 7, distance = 2; /* cmp $value,data */
-        if (bytes == 0 || (distance != 0 && *distance_at != 0))
-            return 0;
-        if (distance != 0)
-            *distance_at = length + has_rex + distance;
-        length += has_rex + bytes;
-    }
-    return length;
-}
-
 static bool can_jump_from(const struct image *image, uint32_t function)
 {
-    static const uint8_t endbr[ENDBR] = {0xF3, 0x0F, 0x1E, 0xFA};
     const uint8_t *code = pypy_image_at(image, function, 32);
     size_t unused;
-    return code != NULL && pypy_beginning(memcmp(code, endbr, ENDBR) == 0 ? code + ENDBR : code, &unused) != 0;
+    return code != NULL && pypy_beginning(code + pypy_mark_bytes(code), &unused) != 0;
 }
 
 const char *pypy_find(const uint8_t *file, size_t length, const struct pypy_search *search, struct pypy_build *found,

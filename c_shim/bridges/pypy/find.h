@@ -5,6 +5,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+#include "kit/instructions.h"
 
 /* Where a build has what we need: offsets in its library, and in its objects. RPython leaves no names. */
 struct pypy_build {
@@ -64,8 +67,19 @@ __attribute__((visibility("hidden"))) const char *pypy_find(const uint8_t *file,
 /* What a ballot is about. */
 __attribute__((visibility("hidden"))) const char *pypy_ballot_name(enum pypy_ballot ballot);
 
-/* The length of the whole instructions, 5 bytes at least, that the function at `code` begins with; 0 if one of them is not known
- * to work elsewhere. `distance_at` is where one has a 32-bit distance to data; 0: none has. Reads 24 bytes. */
-__attribute__((visibility("hidden"))) size_t pypy_beginning(const uint8_t *code, size_t *distance_at);
+enum { PYPY_BEGINNING_MOST = 24 };
+
+/* The length of the mark of a target of indirect jumps, which stays: all calls of these functions are direct. */
+static inline size_t pypy_mark_bytes(const uint8_t *code)
+{
+    static const uint8_t mark[] = {0xf3, 0x0f, 0x1e, 0xfa};
+    return memcmp(code, mark, sizeof mark) == 0 ? sizeof mark : 0;
+}
+
+/* What a jump of 5 bytes replaces at `code`: see instructions_of_start. */
+static inline size_t pypy_beginning(const uint8_t *code, size_t *distance_at)
+{
+    return instructions_of_start(code, PYPY_BEGINNING_MOST, 5, distance_at);
+}
 
 #endif

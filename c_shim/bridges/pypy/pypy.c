@@ -371,17 +371,9 @@ struct jump {
 };
 #define JUMP(AT, ORIGINAL, TO) {.at = AT, .original = ORIGINAL, .to = (void (*)(void))TO}
 
-/* Behind the mark of a target of indirect jumps: all calls of these functions are direct. */
-static uint8_t *behind_mark(uint8_t *code)
-{
-    static const uint8_t mark[] = {0xF3, 0x0F, 0x1E, 0xFA};
-    return memcmp(code, mark, sizeof mark) == 0 ? code + sizeof mark : code;
-}
-
 /* All or none: the code is as it was until the last check is done, and only the system can refuse then. */
 static bool put_jumps(void)
 {
-    enum { BEGINNING_MOST = 24 };
     struct jump jumps[] = {
         /* The last two ask each time whether PyPy logs. */
         JUMP(build->collect, &collect, on_collect),         JUMP(build->step, &step, on_step),
@@ -389,10 +381,11 @@ static bool put_jumps(void)
         JUMP(build->log_stop, &log_stop, on_log_stop),      JUMP(build->log_start, &log_start, on_log_start),
     };
     size_t count = sizeof jumps / sizeof jumps[0];
-    uint8_t begins[sizeof jumps / sizeof jumps[0]][BEGINNING_MOST];
+    uint8_t begins[sizeof jumps / sizeof jumps[0]][PYPY_BEGINNING_MOST];
     struct code_room room;
     for (size_t i = 0; i < count; i++) {
-        jumps[i].code = behind_mark((uint8_t *)(base + jumps[i].at));
+        uint8_t *code = (uint8_t *)(base + jumps[i].at);
+        jumps[i].code = code + pypy_mark_bytes(code);
         jumps[i].length = pypy_beginning(jumps[i].code, &jumps[i].distance_at);
         if (jumps[i].length == 0)
             return false;
