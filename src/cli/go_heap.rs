@@ -13,6 +13,46 @@ use crate::commands::run::output::Template;
 /// Go's own default, for a program without a profile.
 pub const DEFAULT_RATE: u64 = 512 << 10;
 
+/// The rate that a program that runs samples with, in bytes, and the one that it is to have while it is read.
+pub struct Rate {
+    pub before: u64,
+    pub wanted: u64,
+}
+
+impl Rate {
+    /// The user's choice before the program's, and that before Go's default.
+    pub fn of(runtime: &Runtime, asked_for: Option<u64>) -> Result<Self, GoError> {
+        let before = runtime.rate()?;
+        let wanted = asked_for.unwrap_or(match before {
+            0 => DEFAULT_RATE,
+            before => before,
+        });
+        Ok(Self { before, wanted })
+    }
+
+    fn set(&self, runtime: &Runtime) -> Result<(), GoError> {
+        match self.wanted == self.before {
+            true => Ok(()),
+            false => runtime.set_rate(self.wanted),
+        }
+    }
+
+    pub fn restore(&self, runtime: &Runtime) -> Result<(), GoError> {
+        match self.wanted == self.before {
+            true => Ok(()),
+            false => runtime.set_rate(self.before),
+        }
+    }
+
+    /// The rate that earlier samples were most likely taken with.
+    fn of_earlier_samples(&self) -> u64 {
+        match self.before {
+            0 => self.wanted,
+            before => before,
+        }
+    }
+}
+
 /// A Go program, and the profile of its heap.
 pub struct GoHeap {
     pub runtime: Runtime,
@@ -22,15 +62,48 @@ pub struct GoHeap {
 }
 
 impl GoHeap {
-    /// Creates the profile.
-    pub fn create(
+    /// Begins to read a program that runs: has it take samples at this rate, and creates the profile, with what was sampled
+    /// before. Whoever sees the profile knows that samples are taken.
+    pub fn begin(
+        template: &Template,
+        pid: u32,
+        mut runtime: Runtime,
+        since: Since,
+        rate: &Rate,
+    ) -> anyhow::Result<Self> {
+        let mut buckets = Buckets::default();
+        // Nothing is written yet: this may fail.
+        runtime.read(&mut buckets)?;
+        rate.set(&runtime)?;
+        let now = now();
+        let created = create(template, pid, &runtime, since, now);
+        let begun = created.and_then(|(path, mut recorder)| {
+            recorder.set_rate(rate.of_earlier_samples(), now)?;
+            recorder.add(&runtime, &buckets, now)?;
+            Ok((path, recorder))
+        });
+        if begun.is_err() {
+            let _ = rate.restore(&runtime);
+        }
+        let (path, recorder) = begun?;
+        Ok(Self {
+            runtime,
+            buckets,
+            recorder,
+            path,
+        })
+    }
+
+    /// Begins to read a program that waits at its exec, and takes samples at this rate already.
+    pub fn begin_at_exec(
         template: &Template,
         pid: u32,
         runtime: Runtime,
-        since: Since,
+        rate: u64,
     ) -> anyhow::Result<Self> {
         let now = now();
-        let (path, recorder) = create(template, pid, &runtime, since, now)?;
+        let (path, mut recorder) = create(template, pid, &runtime, Since::Start, now)?;
+        recorder.set_rate(rate, now)?;
         Ok(Self {
             runtime,
             buckets: Buckets::default(),

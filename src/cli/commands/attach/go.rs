@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use allocsample_goheap::{Buckets, GoError, Runtime, Since};
+use allocsample_goheap::{Runtime, Since};
 use allocsample_profile::{Seen, finish_with};
 use allocsample_sampling::IntervalSetting;
 use anyhow::{Context, bail};
@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use super::super::run::{memory::MemoryWatch, output::Template};
 use crate::args::{Attach, RunningRuntime};
 use crate::exit::{self, Ending, Usage};
-use crate::go_heap::{self, DEFAULT_RATE, GoHeap};
+use crate::go_heap::{self, GoHeap, Rate};
 
 /// Counts change when a collection ends, which is seldom more often.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -36,12 +36,13 @@ pub fn record(options: &Attach, runtime: Runtime) -> anyhow::Result<Ending> {
     template.check()?;
     let pid = options.pid;
     let named = || format!("process {pid}");
-    let rate = Rate::of(options, &runtime).with_context(named)?;
+    let rate = rate(options, &runtime).with_context(named)?;
     let end = super::until_told()?;
-    let mut heap = begin(&template, pid, runtime, &rate)?;
+    let mut heap = GoHeap::begin(&template, pid.unsigned_abs(), runtime, Since::Attach, &rate)
+        .with_context(named)?;
     exit::remark(format_args!(
         "process {pid}: a Go program, read from outside{} until it ends, or until Ctrl-C: {}",
-        rate.remark(),
+        remark(&rate),
         heap.path.display()
     ));
     if heap.runtime.is_dynamic() {
@@ -73,31 +74,6 @@ pub fn record(options: &Attach, runtime: Runtime) -> anyhow::Result<Ending> {
     super::say(format_args!("{}: {samples} samples", path.display()))
 }
 
-/// The profile, with what was live before it.
-fn begin(
-    template: &Template,
-    pid: i32,
-    mut runtime: Runtime,
-    rate: &Rate,
-) -> anyhow::Result<GoHeap> {
-    let named = || format!("process {pid}");
-    let mut buckets = Buckets::default();
-    // What is there now was allocated before. Nothing is written yet: this may fail.
-    runtime.read(&mut buckets).with_context(named)?;
-    rate.set(&runtime).with_context(named)?;
-    let mut heap = GoHeap::create(template, pid.unsigned_abs(), runtime, Since::Attach)?;
-    let now = go_heap::now();
-    let begun = (heap.recorder)
-        .set_rate(rate.of_earlier_samples(), now)
-        .and_then(|()| heap.recorder.add(&heap.runtime, &buckets, now));
-    heap.buckets = buckets;
-    if begun.is_err() {
-        let _ = rate.restore(&heap.runtime);
-    }
-    begun?;
-    Ok(heap)
-}
-
 /// Whether the process has ended.
 fn follow(options: &Attach, heap: &mut GoHeap, end: &AtomicBool) -> anyhow::Result<bool> {
     let begin = Instant::now();
@@ -121,64 +97,22 @@ fn follow(options: &Attach, heap: &mut GoHeap, end: &AtomicBool) -> anyhow::Resu
     }
 }
 
-/// The rate that the runtime samples with, and the one that it is to have.
-struct Rate {
-    before: u64,
-    wanted: u64,
+fn rate(options: &Attach, runtime: &Runtime) -> anyhow::Result<Rate> {
+    let asked_for = match go_heap::interval(options.capture.interval.as_deref())? {
+        None => None,
+        Some(IntervalSetting::Every(interval)) => Some(interval.bytes()),
+        Some(IntervalSetting::Off) => {
+            return Err(Usage("--interval off: there would be nothing to read".into()).into());
+        }
+    };
+    Ok(Rate::of(runtime, asked_for)?)
 }
 
-impl Rate {
-    fn of(options: &Attach, runtime: &Runtime) -> anyhow::Result<Self> {
-        let before = runtime.rate()?;
-        let asked_for = match go_heap::interval(options.capture.interval.as_deref())? {
-            None => None,
-            Some(IntervalSetting::Every(interval)) => Some(interval.bytes()),
-            Some(IntervalSetting::Off) => {
-                return Err(Usage("--interval off: there would be nothing to read".into()).into());
-            }
-        };
-        let wanted = match (asked_for, before) {
-            (Some(asked_for), _) => asked_for,
-            (None, 0) => DEFAULT_RATE,
-            (None, before) => before,
-        };
-        Ok(Self { before, wanted })
-    }
-
-    fn set(&self, runtime: &Runtime) -> Result<(), GoError> {
-        match self.wanted == self.before {
-            true => Ok(()),
-            false => runtime.set_rate(self.wanted),
-        }
-    }
-
-    /// The rate that samples from before the attach were most likely taken with.
-    fn of_earlier_samples(&self) -> u64 {
-        match self.before {
-            0 => self.wanted,
-            before => before,
-        }
-    }
-
-    fn restore(&self, runtime: &Runtime) -> Result<(), GoError> {
-        match self.wanted == self.before {
-            true => Ok(()),
-            false => runtime.set_rate(self.before),
-        }
-    }
-
-    fn remark(&self) -> String {
-        match self.before {
-            before if before == self.wanted => String::new(),
-            0 => format!(
-                ", with runtime.MemProfileRate {} in place of 0",
-                self.wanted
-            ),
-            before => format!(
-                ", with runtime.MemProfileRate {} in place of {before}",
-                self.wanted
-            ),
-        }
+fn remark(rate: &Rate) -> String {
+    let Rate { before, wanted } = rate;
+    match before == wanted {
+        true => String::new(),
+        false => format!(", with runtime.MemProfileRate {wanted} in place of {before}"),
     }
 }
 

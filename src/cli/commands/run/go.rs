@@ -13,7 +13,7 @@ use super::output::Template;
 use super::traced::Stop;
 use crate::args::{Run, name_of};
 use crate::exit::{self, Ending};
-use crate::go_heap::{self, DEFAULT_RATE, GoHeap};
+use crate::go_heap::{self, DEFAULT_RATE, GoHeap, Rate};
 
 /// How Go programs are read.
 #[derive(Clone)]
@@ -128,32 +128,7 @@ impl Plan {
         template: &Template,
         is_waiting: bool,
     ) -> anyhow::Result<Reading> {
-        let before = match is_waiting {
-            true => 0,
-            false => runtime.rate()?,
-        };
-        let rate = self.interval.unwrap_or(match before {
-            0 => DEFAULT_RATE,
-            before => before,
-        });
-        let since = match is_waiting || before != 0 {
-            true => Since::Start,
-            false => Since::Attach,
-        };
-        let mut not_off = true;
-        if is_waiting {
-            not_off = !runtime.switch_on(rate)?;
-        }
-        let mut heap = GoHeap::create(template, pid, runtime, since)?;
-        if before == 0 {
-            heap.recorder.set_rate(rate, go_heap::now())?;
-        }
-        // With the rate that the process has had until now.
-        heap.read()?;
-        if !is_waiting && before != rate {
-            heap.runtime.set_rate(rate)?;
-        }
-        Ok(Reading {
+        let begun = |heap, before, rate, not_off| Reading {
             heap,
             begin: Instant::now(),
             before,
@@ -164,7 +139,20 @@ impl Plan {
             },
             state: State::Read,
             is_quiet: self.is_quiet,
-        })
+        };
+        if is_waiting {
+            let rate = self.interval.unwrap_or(DEFAULT_RATE);
+            let not_off = !runtime.switch_on(rate)?;
+            let heap = GoHeap::begin_at_exec(template, pid, runtime, rate)?;
+            return Ok(begun(heap, 0, rate, not_off));
+        }
+        let rate = Rate::of(&runtime, self.interval)?;
+        let since = match rate.before {
+            0 => Since::Attach,
+            _ => Since::Start,
+        };
+        let heap = GoHeap::begin(template, pid, runtime, since, &rate)?;
+        Ok(begun(heap, rate.before, rate.wanted, true))
     }
 }
 
