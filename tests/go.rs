@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -25,6 +26,16 @@ const NODE: f64 = 48.0;
 const ENTRY: f64 = 1024.0;
 const PASSING: f64 = 208.0;
 const ENTRIES: f64 = 1000.0;
+
+/// Waits for what comes soon, and for two minutes at most.
+#[track_caller]
+fn wait_until(what: &str, is_there: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_there() {
+        assert!(begin.elapsed() < Duration::from_secs(120), "no {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
 
 /// The program, built with these flags; `None`: there is no Go.
 fn start(flags: &[&str]) -> Option<Attached> {
@@ -242,9 +253,9 @@ fn the_profile_is_whole_if_the_program_ends_first() {
     let reading = Reading::start(&running, &[]);
     let path = running.room.path("go.allocsample");
     // The first reading is in the file.
-    while Profile::read_exactly(&path, &[]).number("samples") == 0.0 {
-        std::thread::yield_now();
-    }
+    wait_until("samples", || {
+        Profile::read_exactly(&path, &[]).number("samples") > 0.0
+    });
     let (room, status) = running.end_of_input();
     assert_eq!(status.code(), Some(0));
     let profile = reading.ended(&room);
@@ -382,10 +393,10 @@ impl Observed {
 
 /// Waits until the profile has all that the program has allocated until it waits itself.
 fn wait_for_late(profile: &Path) {
-    let late = || Profile::read_exactly(profile, &[]).site("main.atEnd");
-    while late().allocated_bytes < 0.9 * LATE {
-        std::thread::yield_now();
-    }
+    wait_until("the last allocations", || {
+        let late = Profile::read_exactly(profile, &[]).site("main.atEnd");
+        late.allocated_bytes >= 0.9 * LATE
+    });
 }
 
 #[track_caller]
@@ -498,9 +509,7 @@ fn go_programs_that_others_start_are_read_once_they_are_found() {
         let names = room.names().into_iter();
         names.filter(|name| name.starts_with("program.") && name.ends_with(".allocsample"))
     };
-    while profiles().count() < 2 {
-        std::thread::yield_now();
-    }
+    wait_until("two profiles", || profiles().count() == 2);
     // The outer one has started the inner one.
     let pids = profiles().filter_map(|name| name.split('.').nth(1)?.parse().ok());
     let inner: i32 = pids.max().expect("a process");
