@@ -139,14 +139,17 @@ fn each_form_of_a_call_is_known_before_a_return_address() {
         &[0xff, 0x15, 1, 2, 3, 4],       // call *distance(%rip)
         &[0xff, 0x94, 0x24, 1, 2, 3, 4], // call *distance(%rsp)
     ];
-    let others: [&[u8]; 7] = [
+    let others: [&[u8]; 10] = [
         &[0xc3],
         &[0xe9, 1, 2, 3, 4],
-        &[0xff, 0xe0],             // jmp *%rax
-        &[0xff, 0x20],             // jmp *(%rax)
-        &[0xff, 0x25, 1, 2, 3, 4], // jmp *distance(%rip)
-        &[0xff, 0x35, 1, 2, 3, 4], // push distance(%rip)
-        &[0xff, 0xc0],             // inc %eax
+        &[0xff, 0xe0],                   // jmp *%rax
+        &[0xff, 0x20],                   // jmp *(%rax)
+        &[0xff, 0x25, 1, 2, 3, 4],       // jmp *distance(%rip)
+        &[0xff, 0x35, 1, 2, 3, 4],       // push distance(%rip)
+        &[0xff, 0x60, 8],                // jmp *8(%rax)
+        &[0xff, 0x64, 0x24, 8],          // jmp *8(%rsp)
+        &[0xff, 0xa4, 0x24, 1, 2, 3, 4], // jmp *distance(%rsp)
+        &[0xff, 0xc0],                   // inc %eax
     ];
     let mut code = Code::new();
     for (forms, is_call) in [(&calls[..], true), (&others[..], false)] {
