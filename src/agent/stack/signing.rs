@@ -144,7 +144,7 @@ mod tests {
         modules.set_find_object(_dl_find_object);
         let _walk = modules.enter(1);
         let start = (allocsample_test_signs as *const ()).expose_provenance() as u64;
-        let module = modules.find(start).expect("the test's own module");
+        let module = modules.find(start).unwrap();
         let (sp, fp, caller) = (0x7000, 0x9000, 0x40_1000);
         let mut cache = RuleCache::new_in();
         let mut leave = |address: FrameAddress, link| {
@@ -154,7 +154,7 @@ mod tests {
             let next = unwinder.unwind_frame_of(address, &mut registers, &mut cache, &mut read);
             (next, registers.sp(), registers.fp())
         };
-        let called = FrameAddress::from_return_address(start + 12).expect("an address");
+        let called = FrameAddress::from_return_address(start + 12).unwrap();
         assert_eq!(leave(called, 0), (Ok(Some(caller)), sp + 32, fp));
         for at in [start, start + 4, start + 20, start + 24] {
             let interrupted = FrameAddress::from_instruction_pointer(at);
