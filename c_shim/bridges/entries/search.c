@@ -7,6 +7,7 @@
 #include "kit/gperftools.h"
 #include "kit/instructions.h"
 #include "kit/memory.h"
+#include "kit/ranges.h"
 
 #include <string.h>
 
@@ -135,20 +136,6 @@ static bool find_symbols(struct search *search)
         }
     }
     return search->found.count > 0;
-}
-
-/* Shell's sort: libc's may allocate. */
-static void sort(struct function *functions, size_t count)
-{
-    for (size_t gap = count / 2; gap > 0; gap /= 2) {
-        for (size_t i = gap; i < count; i++) {
-            struct function moved = functions[i];
-            size_t j = i;
-            for (; j >= gap && functions[j - gap].start > moved.start; j -= gap)
-                functions[j] = functions[j - gap];
-            functions[j] = moved;
-        }
-    }
 }
 
 static size_t entries_between(const struct entries_found *found, uintptr_t start, uintptr_t end)
@@ -367,8 +354,8 @@ static bool is_of_allocator(const struct search *search, uintptr_t address)
     return false;
 }
 
-/* In all code of the file: who jumps into a head, and which functions of the allocator are called from outside beside those of the
- * table. */
+/* Refuses the allocator if any code of the file jumps into the middle of a head, or if code outside of the allocator calls a function
+ * that hands out blocks and is not in the table. */
 static void look_at_bytes(struct search *search, const uint8_t *code, size_t bytes, size_t room, uintptr_t address)
 {
     struct entries_found *found = &search->found;
@@ -412,7 +399,7 @@ static void look_at_all_code(struct search *search)
 static void plan(struct search *search)
 {
     struct entries_found *found = &search->found;
-    sort(search->functions, search->function_count);
+    ranges_sort(search->functions, search->function_count, sizeof search->functions[0]);
     find_range(search);
     plan_heads(search);
     for (size_t i = 0; i < found->count; i++)

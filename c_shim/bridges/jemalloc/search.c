@@ -7,6 +7,7 @@
 #include "jemalloc.h"
 
 #include "kit/memory.h"
+#include "kit/ranges.h"
 #include "kit/symbol_file.h"
 
 #include <stdlib.h>
@@ -253,24 +254,10 @@ static void drop_changed(const struct search *search, struct jemalloc_found *fou
             found->functions[i] = 0;
 }
 
-/* Shell's sort: libc's may allocate. */
-static void sort(struct jemalloc_range *ranges, size_t count)
-{
-    for (size_t gap = count / 2; gap > 0; gap /= 2) {
-        for (size_t i = gap; i < count; i++) {
-            struct jemalloc_range moved = ranges[i];
-            size_t j = i;
-            for (; j >= gap && ranges[j - gap].start > moved.start; j -= gap)
-                ranges[j] = ranges[j - gap];
-            ranges[j] = moved;
-        }
-    }
-}
-
 /* Functions next to each other become one range; the largest ranges are kept. */
 static void find_ranges(struct search *search, struct jemalloc_found *found)
 {
-    sort(search->functions, search->function_count);
+    ranges_sort(search->functions, search->function_count, sizeof search->functions[0]);
     for (size_t i = 0; i < search->function_count;) {
         struct jemalloc_range range = search->functions[i++];
         while (i < search->function_count && search->functions[i].start <= range.end + GAP) {
