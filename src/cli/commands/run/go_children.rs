@@ -98,7 +98,6 @@ struct Search {
 impl Search {
     const SHORTEST: Duration = Duration::from_millis(10);
     const LONGEST: Duration = Duration::from_millis(200);
-    const LONGEST_FOR_MANY: Duration = Duration::from_millis(500);
 
     fn new(plan: Plan, root: u32, is_root_read: bool) -> Self {
         let now = Instant::now();
@@ -153,8 +152,8 @@ impl Search {
         self.known = running;
         self.last = begin;
         let pause = (self.begin.elapsed() / 50).clamp(Self::SHORTEST, Self::LONGEST);
-        // Listing all threads of a large program takes time.
-        self.next = Instant::now() + pause.max(listing * 20).min(Self::LONGEST_FOR_MANY);
+        // At most 2 % of a processor, also below a program with thousands of threads, all of which are listed.
+        self.next = Instant::now() + pause.max(listing * 50);
     }
 
     fn is_go(&mut self, pid: u32, file: File) -> bool {
