@@ -36,16 +36,7 @@ fn every_block_has_its_size_its_site_and_its_end_at_interval_1() {
     let Some(mut program) = started(EVERY) else {
         return;
     };
-    for line in [
-        "allocate first 1000 1000",
-        "allocate second 500 2000",
-        "allocate third 300 3008",
-        "allocate fourth 200 4000",
-        "resize 5000",
-        "free",
-        "allocate first 100 64",
-        "allocate fourth 100 128",
-    ] {
+    for line in embedded::BLOCKS {
         program.ask(line);
     }
     let (_room, profile) = program.end();

@@ -170,19 +170,10 @@ fn moved_code_does_what_it_did() {
 fn every_block_has_its_size_its_site_and_its_end_at_interval_1() {
     for (name, flags) in allocators() {
         let mut program = started(&flags, EVERY);
-        for line in [
-            "allocate first 1000 1000",
-            "allocate second 500 2000",
-            "allocate third 300 3008",
-            "allocate fourth 200 4000",
-            "resize 5000",
-            "free",
-            "allocate first 100 64",
-            "allocate fourth 100 128",
-            "allocate second 3 3000000",
-        ] {
+        for line in embedded::BLOCKS {
             program.ask(line);
         }
+        program.ask("allocate second 3 3000000");
         let (_room, profile) = program.end();
         for (function, blocks, bytes, live) in [
             ("first", 1100, 1_006_400, 6_400),

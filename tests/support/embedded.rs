@@ -12,6 +12,18 @@ const ARCHIVES: [&str; 2] = [
     "/usr/lib/aarch64-linux-gnu/libjemalloc_pic.a",
 ];
 
+/// What `embedded.c` is asked for where every block counts.
+pub const BLOCKS: [&str; 8] = [
+    "allocate first 1000 1000",
+    "allocate second 500 2000",
+    "allocate third 300 3008",
+    "allocate fourth 200 4000",
+    "resize 5000",
+    "free",
+    "allocate first 100 64",
+    "allocate fourth 100 128",
+];
+
 /// The static library with renamed functions. `None`: there is nothing to make it of, which is said.
 fn archive() -> Option<PathBuf> {
     let original = ARCHIVES.map(Path::new).into_iter().find(|it| it.exists());
