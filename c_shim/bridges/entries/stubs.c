@@ -201,7 +201,7 @@ static bool add_stub(struct writer *writer, const struct entries_found *all, siz
     stub->original = here(writer);
     if (!add_moved(writer, all, found, stubs))
         return false;
-    /* What is called by its address begins as calls by address expect it. */
+    /* entry_due calls it through a pointer, so it must begin with endbr64. */
     entry->original = here(writer);
     ADD(writer, 0xf3, 0x0f, 0x1e, 0xfa, 0xe9); /* endbr64; jmp */
     add_distance(writer, stub->original);

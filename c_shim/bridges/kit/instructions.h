@@ -13,7 +13,7 @@ enum instruction_kind {
     INSTRUCTION_UNKNOWN,
     INSTRUCTION_PLAIN,     /* does the same anywhere */
     INSTRUCTION_DATA,      /* has a 32-bit distance to data */
-    INSTRUCTION_CONDITION, /* a conditional jump to `target`; goes on behind it otherwise */
+    INSTRUCTION_CONDITION, /* jumps to `target` if a condition holds */
     INSTRUCTION_JUMP,      /* a jump to `target` */
     INSTRUCTION_CALL,      /* a call; of `target` if that is not 0 */
     INSTRUCTION_END,       /* returns, or jumps to an address in memory or a register */
@@ -26,12 +26,13 @@ struct instruction {
     uintptr_t target;
 };
 
-/* The instruction that begins at `code`, of which `room` bytes can be read; it stands at `address` when it runs. */
+/* Decodes the instruction at `code`, and reads `room` bytes at most. `address` is where it runs. */
 __attribute__((visibility("hidden"))) struct instruction instruction_at(const uint8_t *code, size_t room,
                                                                         uintptr_t address);
 
-/* The bytes of the whole instructions that `code` begins with, of which it reads `room` bytes at most: `least`, or a few more. 0: one
- * of them does something else elsewhere. `distance_at` is where a distance to data is in them; 0: none has one. */
+/* Returns how many bytes the first instructions at `code` have together, as many instructions as are needed for `least` bytes. Reads
+ * `room` bytes at most. 0: one of them cannot simply be copied to another address. `distance_at` is where the copy has a distance to
+ * data that must be corrected; 0: nowhere. */
 __attribute__((visibility("hidden"))) size_t instructions_of_start(const uint8_t *code, size_t room, size_t least,
                                                                    size_t *distance_at);
 

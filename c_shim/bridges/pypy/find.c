@@ -69,7 +69,7 @@ static bool is_overwhelming(struct pypy_votes votes)
 
 /* ---- the nursery ---- */
 
-/* Votes for what is called with `size` soon after `from`. */
+/* Votes for the function that is called with `size` soon after `from`. */
 static bool vote_for_call(struct ballot *calls, const uint8_t *code, uint64_t from, uint64_t bytes, int32_t size,
                           uint64_t address)
 {
@@ -149,7 +149,7 @@ struct section {
     struct ballot functions, starts; /* that name it, and what they call first with it */
 };
 
-/* Among what is not written to: the text is in objects as well. */
+/* Searches read-only segments only, because strings of the program contain the text as well. */
 static void find_text(const struct image *image, struct section *section)
 {
     size_t length = strlen(section->name) + 1;

@@ -58,8 +58,8 @@ struct pypy_search {
     size_t room_bytes;
 };
 
-/* Searches the file of a library. Writes what it has found and the votes; NULL if that is enough to sample the heap, or else what is
- * not clear. Reads nothing but the file, whatever is in it. */
+/* Searches the file of a library, and stores the places and the votes. Returns NULL if they suffice to sample the heap, or else the
+ * reason why not, as text. Never reads outside of the file, whatever its contents. */
 __attribute__((visibility("hidden"))) const char *pypy_find(const uint8_t *file, size_t length,
                                                             const struct pypy_search *search, struct pypy_build *found,
                                                             struct pypy_votes votes[PYPY_BALLOTS]);

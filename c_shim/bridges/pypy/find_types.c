@@ -60,8 +60,8 @@ static const char *type_line(const struct image *image, const struct pypy_build 
     return *number != 0 ? line : NULL;
 }
 
-/* The fields of code objects: 8 bytes each behind the header and those of what they inherit from, and none for the object space,
- * of which there is one. */
+/* Finds the fields of code objects, which have 8 bytes each and follow the header and the inherited fields. The object space is a
+ * constant, and takes no bytes. */
 static bool find_code_fields(const struct image *image, struct pypy_build *found, const char *names)
 {
     const char *code = type_line(image, found, names, "GcStruct pypy.interpreter.pycode.PyCode {", &found->code_type);

@@ -9,7 +9,7 @@
 __attribute__((visibility("hidden"))) bool pypy_find_types(const struct image *image, const struct pypy_search *search,
                                                            struct pypy_build *found, struct pypy_votes *votes);
 
-/* The list of all code objects, and what is where in one. */
+/* Finds the list of all code objects, and the offsets of the fields in one. */
 __attribute__((visibility("hidden"))) void pypy_find_codes(const struct image *image, struct pypy_build *found,
                                                            const char *names, struct pypy_votes *votes);
 

@@ -34,7 +34,7 @@ struct image {
 /* False: it is not a library for x86-64 with a table for unwinders. */
 __attribute__((visibility("hidden"))) bool pypy_image_read(struct image *image, const uint8_t *file, size_t length);
 
-/* What is at an address; NULL if it is not all in one segment. */
+/* Returns the bytes at an address; NULL if they are not all in one segment. */
 __attribute__((visibility("hidden"))) const uint8_t *pypy_image_at(const struct image *image, uint64_t address, uint64_t bytes);
 
 /* The function that an address is in, by the table that unwinders search; 0 to 0 if there is none, or less than the margin behind

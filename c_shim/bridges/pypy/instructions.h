@@ -21,25 +21,6 @@ static inline unsigned register_of(const uint8_t *code)
     return (code[0] >> 2 & 1u) << 3 | (code[2] >> 3 & 7u);
 }
 
-/* `lea distance(%from), %to`; 0 or the instruction's length. */
-static inline size_t read_lea(const uint8_t *code, unsigned *to, unsigned *from, int32_t *distance)
-{
-    if ((code[0] & 0xF8) != 0x48 || code[1] != 0x8D || (code[2] & 7) == 4)
-        return 0;
-    *to = register_of(code);
-    *from = (code[0] & 1u) << 3 | (code[2] & 7u);
-    switch (code[2] >> 6) {
-    case 1:
-        *distance = (int8_t)code[3];
-        return 4;
-    case 2:
-        *distance = int_at(code + 3);
-        return 7;
-    default:
-        return 0;
-    }
-}
-
 /* REX.W, `operation` and a place at `distance` from a register; 0 or the length without an immediate value. */
 static inline size_t read_field(const uint8_t *code, uint8_t operation, int32_t *distance)
 {
@@ -55,6 +36,14 @@ static inline size_t read_field(const uint8_t *code, uint8_t operation, int32_t 
     default:
         return 0;
     }
+}
+
+/* `lea distance(%from), %to`; 0 or the instruction's length. */
+static inline size_t read_lea(const uint8_t *code, unsigned *to, unsigned *from, int32_t *distance)
+{
+    *to = register_of(code);
+    *from = (code[0] & 1u) << 3 | (code[2] & 7u);
+    return read_field(code, 0x8D, distance);
 }
 
 /* `movq $value, memory`: true with the value. */

@@ -74,7 +74,7 @@ static int look_at(struct dl_phdr_info *object, size_t size, void *argument)
     return 1;
 }
 
-/* In the file: what is looked at there does not become a part of the process. */
+/* Searches the file and not the loaded library, whose pages would stay in memory. */
 static const char *search(void)
 {
     enum { ROOM_BYTES = 4 << 20 };
