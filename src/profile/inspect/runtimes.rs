@@ -317,7 +317,7 @@ const RUNTIMES: &[Runtime] = &[
         support: Support::Outside { heap: "go" },
         is_on_malloc: false,
         missing: "the Go heap is not sampled, only what C code allocates",
-        advice: "`allocsample attach` reads the samples that Go's runtime takes",
+        advice: "`allocsample run` and `attach` read the samples that Go's runtime takes into a profile of their own",
     },
     Runtime {
         name: "LuaJIT",
