@@ -294,6 +294,14 @@ impl Rules {
 }
 
 #[cfg(test)]
+impl Rule {
+    /// Some rule of this time.
+    pub fn for_tests(generation: Generation) -> Self {
+        Self(IS_RULE | 5 << CALLER_SHIFT | generation.0)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::accounting::thread::ShimThread;
@@ -622,7 +630,7 @@ mod tests {
         let rules = std::boxed::Box::new(Rules::new());
         let now = Generation::of(&KEY);
         assert_eq!(rules.find(0, Generation(0)), None, "an empty place");
-        let rule = Rule(IS_RULE | 5 << CALLER_SHIFT | now.0);
+        let rule = Rule::for_tests(now);
         for pc in 0x40_0000..0x40_0100 {
             rules.insert(pc, rule);
             assert_eq!(rules.find(pc, now), Some(rule));

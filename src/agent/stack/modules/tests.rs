@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use std::vec::Vec;
 
 use super::super::fake_loader::{Loader, PAGE};
+use super::super::memo::MemoKey;
+use super::super::rules::Rule;
 use super::*;
 
 impl Loader {
@@ -95,6 +97,92 @@ fn a_file_that_is_loaded_again_in_its_place_is_the_module_that_it_was() {
         loader.load_file(2, pages, file);
         assert!(loader.assert_is_file(&modules, 2).unwrap().must_announce(2));
     }
+}
+
+/// What is known is found without the lock, also beside others that touch it.
+#[test]
+fn known_modules_are_found_while_another_thread_learns() {
+    let mut loader = Loader::new(8);
+    let modules = loader.modules();
+    for page in [3, 2, 4] {
+        loader.load(page, 1);
+        loader.assert_is_file(&modules, page);
+    }
+    loader.load(5, 1);
+    let _walk = modules.enter(1);
+    modules.retired.with(|_| {
+        for page in 2..5 {
+            let found = modules.find(loader.at(page)).unwrap();
+            assert_eq!(found.start, loader.at(page));
+        }
+        assert!(modules.find(loader.at(5)).is_none());
+    });
+    assert_eq!(modules.examined(), 3);
+    assert!(modules.find(loader.at(5)).is_some());
+    assert_eq!(modules.examined(), 4);
+}
+
+#[test]
+fn each_dlclose_counts_before_and_after() {
+    let mut loader = Loader::new(4);
+    let modules = loader.modules();
+    for count in 0..3 {
+        assert_eq!(modules.dlclose_count(), 2 * count);
+        loader.load(2, 1);
+        loader.unload_by_dlclose(&modules, 1);
+    }
+    // A forked child has none of the threads that were unloading.
+    modules.before_dlclose();
+    modules.restart();
+    assert!(modules.stays());
+}
+
+/// One that is never unloaded is not even compared with the list, and neither is the program.
+#[test]
+fn permanent_modules_are_found_without_the_list() {
+    let mut loader = Loader::new(4);
+    for page in [1, 2] {
+        loader.load(page, 1);
+    }
+    let modules = loader.modules();
+    for page in 0..3 {
+        loader.assert_is_file(&modules, page);
+    }
+    modules.set_permanent(&[loader.at(1)]);
+    let entries: Vec<usize> = loader.loaded.iter().map(|it| it.entry).collect();
+    loader.lose_list();
+    for entry in entries {
+        loader.entries[entry][0] = 1;
+    }
+    let _walk = modules.enter(1);
+    assert!(modules.find(loader.at(0)).is_some());
+    assert!(modules.find(loader.at(1)).is_some());
+    assert!(modules.find(loader.at(2)).is_none());
+}
+
+/// Their numbers have fewer bits than what they count.
+#[test]
+fn rules_are_forgotten_when_their_numbers_come_round() {
+    let modules = Box::new(Modules::new());
+    let generation = Generation::of(&MemoKey {
+        epoch: 1,
+        ..MemoKey::default()
+    });
+    let has_rule = || modules.rules.find(0x4000, generation).is_some();
+    let insert = || modules.rules.insert(0x4000, Rule::for_tests(generation));
+    insert();
+    modules.after_epoch(255);
+    assert!(has_rule());
+    modules.after_epoch(256);
+    assert!(!has_rule());
+    insert();
+    modules
+        .dlclose_count
+        .store((1 << 20) - 2, Ordering::Relaxed);
+    modules.before_dlclose();
+    assert!(has_rule());
+    modules.before_dlclose();
+    assert!(!has_rule());
 }
 
 #[test]
