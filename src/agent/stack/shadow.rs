@@ -202,6 +202,94 @@ mod tests {
         assert_eq!(read(&links, 0, 9), (std::vec![], Ending::Whole));
     }
 
+    /// Rows of function, line and entry mark.
+    fn row(top: u64, base: u64) -> ShadowStack {
+        ShadowStack {
+            size: 40,
+            frame_bytes: 12,
+            top,
+            base,
+            function_offset: 0,
+            line_offset: 4,
+            entry_offset: 8,
+            caller_offset: 0,
+        }
+    }
+
+    fn read_row(shadow: &ShadowStack, room: usize) -> (std::vec::Vec<[u32; 3]>, Ending) {
+        let mut frames = std::vec![RawFrame::default(); room];
+        let mut pages = std::boxed::Box::new(ForeignPages::new());
+        let (count, ending) = shadow.read(&mut frames, &mut pages);
+        let found = frames.iter().take(count);
+        let found = found.map(|frame| [frame.function, frame.line, frame.flags]);
+        (found.collect(), ending)
+    }
+
+    #[test]
+    fn a_row_is_read_from_its_newest_frame_down_to_its_base() {
+        let words: std::vec::Vec<[u32; 3]> = (1..=9).map(|at| [at, 10 * at, at % 2 * 8]).collect();
+        let base = words.as_ptr().expose_provenance() as u64;
+        let expected: std::vec::Vec<[u32; 3]> =
+            (1..=9).rev().map(|at| [at, 10 * at, at % 2]).collect();
+        let top = base + 9 * 12;
+        let at = core::ptr::from_ref(&top).expose_provenance() as u64;
+        let all = row(at, base);
+        assert_eq!(read_row(&all, 20), (expected.clone(), Ending::Whole));
+        assert_eq!(read_row(&all, 9), (expected.clone(), Ending::Whole));
+        let most = expected.get(..8).unwrap().to_vec();
+        assert_eq!(read_row(&all, 8), (most, Ending::Full));
+        // Without a line, and without entries.
+        let bare = ShadowStack {
+            line_offset: ShadowStack::NOWHERE,
+            entry_offset: ShadowStack::NOWHERE,
+            ..all
+        };
+        let numbers = expected.iter().map(|frame| [frame[0], 0, 0]).collect();
+        assert_eq!(read_row(&bare, 20), (numbers, Ending::Whole));
+        // No frame yet, and no room.
+        let none = row(at, top);
+        assert_eq!(read_row(&none, 20), (std::vec![], Ending::Whole));
+        assert_eq!(read_row(&none, 0), (std::vec![], Ending::Whole));
+        assert_eq!(read_row(&all, 0), (std::vec![], Ending::Full));
+    }
+
+    #[test]
+    fn a_row_that_is_none_is_broken() {
+        let words = [[1_u32, 2, 3]; 4];
+        let base = words.as_ptr().expose_provenance() as u64;
+        let broken = |top: u64, base: u64| {
+            let at = core::ptr::from_ref(&top).expose_provenance() as u64;
+            read_row(&row(at, base), 20)
+        };
+        let none = (std::vec![], Ending::Broken);
+        assert_eq!(broken(base, base + 12), none, "below its base");
+        assert_eq!(broken(base + 16, base), none, "between two frames");
+        assert_eq!(broken(base + 26, base + 2), none, "not aligned");
+        assert_eq!(broken(24, 0), none, "nowhere");
+        assert_eq!(read_row(&row(8, base), 20), none, "no pointer to its top");
+        // The two frames that are there, and then none.
+        let page = crate::os::memory::map(2 * 4096).unwrap();
+        let at = page.as_ptr().expose_provenance() as u64 + 4096;
+        // SAFETY: mapped above, and nothing refers to it.
+        unsafe { crate::os::memory::make_unreadable(page, 4096) };
+        let found = broken(at + 24, at - 12);
+        assert_eq!(found, (std::vec![[0; 3]; 2], Ending::Broken));
+    }
+
+    #[test]
+    fn a_description_needs_its_size_a_top_and_whole_words() {
+        let good = row(8, 0);
+        assert!(good.is_sensible());
+        assert!(ShadowStack { size: 48, ..good }.is_sensible());
+        assert!(!ShadowStack { size: 39, ..good }.is_sensible());
+        assert!(!ShadowStack { top: 0, ..good }.is_sensible());
+        let odd = ShadowStack {
+            frame_bytes: 14,
+            ..good
+        };
+        assert!(!odd.is_sensible());
+    }
+
     #[test]
     fn what_is_broken_loses_the_rest_alone() {
         for (length, back) in [(1, 0), (2, 0), (9, 8), (100, 0), (100, 37)] {

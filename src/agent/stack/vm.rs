@@ -57,11 +57,12 @@ pub enum NativeCode {
 
 /// Merges two views of a stack, both leaf first, into `merged`. Returns the number of frames, and whether all of them fitted.
 ///
-/// Each native frame that `is_interpreter` says is an activation of the interpreter loop gives way to the machine's
-/// frames that it runs: up to the first one that is marked as its entry. Where the machine has none left, the native
-/// frame stays. Where the machine told of its code as a whole, all its frames stand in for all of that. Frames of the machine that no activation claims (it has no loop: compiled code, or it told of none) come
-/// before the first native frame. A native frame that called an activation, and that `is_thunk` says did nothing else, is
-/// left out, and so is the one that called it: the machine's, to whom thunks are known.
+/// Each native frame that `is_interpreter` says is an activation of the interpreter loop gives way to the machine's frames that
+/// it runs: up to the first one that is marked as its entry. Where the machine has none left, the native frame stays. Where
+/// the machine told of its code as a whole, all its frames stand in for all of that. Frames of the machine that no activation
+/// claims (it has no loop: compiled code, or it told of none) come before the first native frame. A native frame that called
+/// an activation, and that `is_thunk` says did nothing else, is left out, and so is the one that called it: the machine's, to
+/// whom thunks are known.
 pub(crate) fn interleave(
     heap: HeapId,
     native: &[u64],
