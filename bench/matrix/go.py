@@ -1,0 +1,51 @@
+"""Go: the compilers of Debians, and those that the environment variable MATRIX_GOS names (`go` files, separated by commas).
+
+Each compiles the program, which then runs here: it is static. Its runtime samples itself, and the command reads that from outside.
+"""
+
+import shutil
+import subprocess
+
+from bench.matrix.version import PROGRAMS, Missing, Version, first_line, named_in
+
+NAME = "Go"
+INTERVAL = "4K"
+HEAP = "go"
+OWN = {"OWN_LIVE_BYTES": "1"}
+# `attach` reads until the program ends.
+ATTACH_STAYS = True
+PROGRAM = PROGRAMS / "known_truth.go"
+DEBIANS = [("trixie", "1.24"), ("unstable", "1.26"), ("unstable", "1.27")]
+
+
+def versions(places):
+    yield built("go", "Debian", None, places)
+    for suite, short in DEBIANS:
+        try:
+            root = places.debian(suite, f"golang-{short}-go")
+        except Missing as why:
+            yield Version(f"{short}, Debian {suite}", [], PROGRAM, missing=str(why))
+            continue
+        yield built(f"/usr/lib/go-{short}/bin/go", f"Debian {suite}", root, places)
+    yield from named_in("MATRIX_GOS", places, lambda file, where, root: [built(file, where, root, places)])
+
+
+def built(go, where, root, places):
+    """The program as this compiler makes it."""
+    prefix = ["chroot", str(root)] if root else []
+    try:
+        number = first_line([*prefix, go, "version"]).split()[2].removeprefix("go")
+    except Missing as why:
+        return Version(f"{go}, {where}", [], PROGRAM, missing=str(why))
+    inside = "/tmp/matrix-go"
+    directory = (root or places.work) / inside.lstrip("/")
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    shutil.copy(PROGRAM, directory)
+    at = inside if root else str(directory)
+    build = [*prefix, "env", "HOME=/tmp", f"GOCACHE={at}/cache", "CGO_ENABLED=0", "GO111MODULE=off", go, "build", "-o", f"{at}/{PROGRAM.stem}"]
+    done = subprocess.run([*build, f"{at}/{PROGRAM.name}"], capture_output=True, text=True)
+    name = f"{number}, {where}"
+    if done.returncode != 0:
+        return Version(name, [], PROGRAM, missing=f"does not compile the program: {done.stderr.strip().splitlines()[-1]}")
+    return Version(name, [], directory / PROGRAM.stem)
