@@ -11,7 +11,7 @@ HEAP = "ocaml"
 OWN = {"KNOWN_TRUTH_OWN": "1"}
 SOURCE = PROGRAMS / "known_truth.ml"
 DEBIANS = [("trixie", "ocaml"), ("unstable", "ocaml")]
-OPTIONS = ["-g", "-I", "+unix", "unix.cmxa"]
+FLAGS = ["-g", "-I", "+unix", "unix.cmxa"]
 
 
 def versions(places):
@@ -36,7 +36,7 @@ def compiled(places, where, root=None):
     work = root / "opt" if root else directory
     shutil.copy(SOURCE, work)
     seen = "/opt" if root else str(directory)
-    done = subprocess.run([*inside, "sh", "-c", f"cd {seen} && ocamlopt {' '.join(OPTIONS)} -o known_truth known_truth.ml"],
+    done = subprocess.run([*inside, "sh", "-c", f"cd {seen} && ocamlopt {' '.join(FLAGS)} -o known_truth known_truth.ml"],
                           capture_output=True, text=True)
     if done.returncode != 0:
         return Version(f"{number}, {where}", [], SOURCE, missing=done.stderr.strip().splitlines()[-1])
