@@ -137,6 +137,7 @@ fn are_readable(low: u64, high: u64) -> bool {
 mod tests {
     use super::*;
     use crate::os::memory::{make_unreadable, map, unmap};
+    use core::sync::atomic::{AtomicU64, Ordering};
 
     const PAGES: u64 = 4;
 
@@ -169,6 +170,56 @@ mod tests {
         // A guard page, or another stack below a hole: what is there is copied, or is gone.
         assert_eq!(found(Some(1)), (before.clone(), Some(0)));
         assert_eq!(found(Some(0)), (before, None));
+    }
+
+    /// A thread of its own, whose stack has 2 MiB.
+    #[test]
+    fn the_own_stack_is_known_ahead_of_its_use_and_read_without_a_copy() {
+        let on_a_thread = || {
+            // SAFETY: zero is the right initial value.
+            let thread: ShimThread = unsafe { core::mem::zeroed() };
+            let here = AtomicU64::new(7);
+            let at = here.as_ptr().expose_provenance() as u64;
+            learn_own_stack(&thread);
+            let known = thread.stack();
+            assert_eq!(known.end, crate::os::stack_top());
+            let below = at - known.start;
+            assert!((60 << 10..80 << 10).contains(&below), "{below}");
+            let mut pages = std::boxed::Box::new(ForeignPages::new());
+            let mut reader = StackReader::of_thread(&thread, at, &mut pages);
+            assert!(reader.is_own(at) && !reader.is_own(known.end - 7));
+            assert_eq!(reader.read(at), Some(7));
+            // A copy would be of before.
+            let pages = reader.into_pages();
+            assert_eq!(pages.read(at), Some(7_u64.to_ne_bytes()));
+            let mut reader = StackReader { own: known, pages };
+            here.store(8, Ordering::Relaxed);
+            assert_eq!(reader.read(at), Some(8));
+        };
+        std::thread::spawn(on_a_thread).join().unwrap();
+    }
+
+    #[test]
+    fn a_stack_with_little_room_is_known_as_deep_as_it_is() {
+        let base = map((PAGES * PAGE) as usize).unwrap();
+        let at = base.as_ptr().expose_provenance() as u64;
+        // SAFETY: mapped above, and nothing refers to it.
+        unsafe { make_unreadable(base, PAGE as usize) };
+        // SAFETY: zero is the right initial value.
+        let thread: ShimThread = unsafe { core::mem::zeroed() };
+        thread.set_stack(at + 3 * PAGE..at + PAGES * PAGE);
+        // Behind what is known, and at its very end, nothing grows; nor does another stack.
+        for sp in [
+            at + PAGES * PAGE,
+            at + 3 * PAGE,
+            at + PAGES * PAGE + LARGEST_STACK,
+        ] {
+            assert_eq!(own_stack(&thread, sp), at + 3 * PAGE..at + PAGES * PAGE);
+        }
+        assert_eq!(own_stack(&thread, at + PAGE), at + PAGE..at + PAGES * PAGE);
+        assert_eq!(own_stack(&thread, at + 8), at + PAGE..at + PAGES * PAGE);
+        // SAFETY: as above.
+        unsafe { unmap(base, (PAGES * PAGE) as usize) };
     }
 
     #[test]
