@@ -152,6 +152,9 @@ mod tests {
         written.note(0, &[1, 2], 1, KEY, 7);
         assert_eq!(written.shared(&alone(&[5, 2]), KEY, 7), 1);
         assert_eq!(written.shared(&alone(&[5, 2]), KEY, 8), 0);
+        written.forget();
+        assert_eq!(written.shared(&alone(&[5, 2]), KEY, 7), 0);
+        written.note(0, &[1, 2], 1, KEY, 7);
         let walk = MemoKey {
             dlclose_count: 1,
             ..KEY.walk

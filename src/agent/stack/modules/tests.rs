@@ -99,6 +99,20 @@ fn a_file_that_is_loaded_again_in_its_place_is_the_module_that_it_was() {
     }
 }
 
+/// A file with the same build id elsewhere is another module.
+#[test]
+fn paths_have_hashes_of_their_own() {
+    let paths = (0..500).flat_map(|number| {
+        [
+            std::format!("/lib/{number}.so"),
+            std::format!("/lib/{number}"),
+        ]
+    });
+    let hashes: HashSet<u64> = paths.map(|path| hash(path.as_bytes())).collect();
+    assert_eq!(hashes.len(), 1000);
+    assert_ne!(hash(b"/a/b"), hash(b"/b/a"));
+}
+
 /// What is known is found without the lock, also beside others that touch it.
 #[test]
 fn known_modules_are_found_while_another_thread_learns() {
