@@ -1,5 +1,5 @@
-//! Promise: with `--embedded`, blocks of a jemalloc that is part of the program or of a library are sampled as malloc's are, and
-//! the program is as it was.
+//! Promise: with `--embedded`, blocks of a jemalloc that is part of the program or of a library, and whose functions cannot be
+//! redirected, are sampled as malloc's are, by its hooks, and the program is as it was. (tests/entries.rs has the others.)
 
 mod support;
 
@@ -16,10 +16,13 @@ use support::{Program, Room, allocators, bridge, embedded, truth};
 
 const EVERY: &[&str] = &["--embedded", "--interval", "1"];
 
-/// The program with its own jemalloc, under the agent with these options.
+/// Flags for a program with its own jemalloc.
+const OWN: &[&str] = &["-DOWN", "-DINLINED"];
+
+/// That program, under the agent with these options.
 fn started(options: &[&str]) -> Option<Talking> {
     let room = Room::new();
-    room.add(&embedded::program("embedded.c", &["-DOWN"])?, "own");
+    room.add(&embedded::program("embedded.c", OWN)?, "own");
     Some(Talking::start(room, options, &["./own"]))
 }
 
@@ -39,6 +42,7 @@ fn every_block_has_its_size_its_site_and_its_end_at_interval_1() {
     for line in embedded::BLOCKS {
         program.ask(line);
     }
+    let has_hook = program.asked("slots") == "3";
     let (_room, profile) = program.end();
     assert_site(&profile, "first", 1100, 1_006_400, 6_400);
     assert_site(&profile, "second", 500, 1_000_000, 0);
@@ -47,6 +51,8 @@ fn every_block_has_its_size_its_site_and_its_end_at_interval_1() {
     assert_site(&profile, "resized", 2000, 10_000_000, 0);
     let heap = bridge::heap(&profile, "jemalloc in own");
     assert_eq!(figure(heap, "live_bytes"), 19_200.0, "{heap}");
+    // It was not redirected, which would be tested elsewhere.
+    assert!(has_hook, "no hook is installed");
     assert_eq!(heap["kind"], "allocator");
     // No function of the allocator's is on a stack, and the rest of it is whole.
     for (stack, _) in profile.stacks() {
@@ -298,7 +304,7 @@ fn a_library_that_is_opened_later_is_joined_and_may_be_closed() {
 /// jemalloc loses a thread that ends after a change of its hooks without having called it again.
 #[test]
 fn an_attach_leaves_jemalloc_alone() {
-    let Some(flags) = embedded::flags(&["-DOWN"]) else {
+    let Some(flags) = embedded::flags(OWN) else {
         return;
     };
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();

@@ -1,5 +1,5 @@
-//! Promise: with `--embedded`, blocks of a mimalloc or a tcmalloc that is part of the program are sampled as malloc's are, by jumps at
-//! the beginnings of its functions, and the program is as it was.
+//! Promise: with `--embedded`, blocks of a mimalloc, a tcmalloc or a jemalloc that is part of the program are sampled as malloc's
+//! are, by jumps at the beginnings of its functions, and the program is as it was.
 #![cfg(target_arch = "x86_64")]
 
 mod support;
@@ -20,6 +20,7 @@ fn allocators() -> Vec<(&'static str, Vec<String>)> {
     let all = [
         ("mimalloc", embedded::mimalloc_flags()),
         ("tcmalloc", embedded::tcmalloc_flags()),
+        ("jemalloc", embedded::flags(&["-DOWN"])),
     ];
     let found = all.into_iter();
     found
@@ -237,7 +238,11 @@ fn a_fork_leaves_the_parents_blocks_alone_and_the_child_has_a_heap_of_its_own() 
 #[test]
 fn a_leak_is_named() {
     for (name, flags) in allocators() {
-        let prefix = if name == "mimalloc" { "mi_" } else { "tc_" };
+        let prefix = match name {
+            "mimalloc" => "mi_",
+            "tcmalloc" => "tc_",
+            _ => "app_",
+        };
         let functions = ["malloc", "calloc", "free"];
         let renamed = functions.map(|it| format!("-D{it}={prefix}{it}"));
         let program = compiled("leaks.c", &[&renamed[..], &flags].concat());
@@ -247,22 +252,56 @@ fn a_leak_is_named() {
 }
 
 #[test]
-fn the_own_count_of_a_tcmalloc_stands_beside_the_estimate() {
-    let Some(flags) = embedded::tcmalloc_flags() else {
+fn an_allocators_own_count_stands_beside_the_estimate() {
+    let counting = |name: &str| name != "mimalloc";
+    for (name, flags) in allocators().iter().filter(|(name, _)| counting(name)) {
+        let mut program = started(flags, EVERY);
+        program.ask("allocate second 3000 8192");
+        program.ask("allocate first 40 65536");
+        let (room, _profile) = program.end();
+        let output = room.output(&["memory", "x.allocsample", "--format", "json"]);
+        let ledger: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a ledger");
+        let counts = ledger["last"]["own_counts"].as_array().expect("counts");
+        let [count] = &counts[..] else {
+            panic!("{name}: {counts:?}");
+        };
+        assert_eq!(count["name"], format!("{name} in own"), "{count}");
+        assert_eq!(count["agreement"], "reconciled", "{count}");
+    }
+}
+
+#[test]
+fn a_jemalloc_that_is_redirected_keeps_all_its_hooks() {
+    let Some(flags) = embedded::flags(&["-DOWN"]) else {
         return;
     };
     let mut program = started(&flags, EVERY);
-    program.ask("allocate second 3000 8192");
-    program.ask("allocate first 40 65536");
-    let (room, _profile) = program.end();
-    let output = room.output(&["memory", "x.allocsample", "--format", "json"]);
-    let ledger: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a ledger");
-    let counts = ledger["last"]["own_counts"].as_array().expect("counts");
-    let [count] = &counts[..] else {
-        panic!("{counts:?}");
+    assert_eq!(program.asked("slots"), "4");
+    let (_room, profile) = program.end();
+    assert!(bridge::has_heap(&profile, "jemalloc in own"));
+}
+
+#[test]
+fn a_block_that_changes_in_place_ends_and_another_one_begins() {
+    let Some(flags) = embedded::flags(&["-DOWN"]) else {
+        return;
     };
-    assert_eq!(count["name"], "tcmalloc in own", "{count}");
-    assert_eq!(count["agreement"], "reconciled", "{count}");
+    let mut program = started(&flags, EVERY);
+    program.ask("allocate first 30 327680");
+    let answer = program.asked("shrink 163840");
+    let (changed, bytes) = answer.split_once(' ').expect("two numbers");
+    let [changed, bytes] = [changed, bytes].map(|it| it.parse::<f64>().expect(it));
+    // A second time nothing changes.
+    assert_eq!(program.asked("shrink 163840"), "0 0");
+    let (_room, profile) = program.end();
+    let [before, after] = [profile.site("first"), profile.site("shrunk")];
+    assert!(changed > 0.0, "{answer}");
+    assert_eq!(
+        (after.allocations, after.live_bytes),
+        (changed, bytes),
+        "{answer}"
+    );
+    assert_eq!(before.live_bytes, (30.0 - changed) * 327_680.0, "{answer}");
 }
 
 /// An allocator that reads its settings from the environment finds them, although it is called before libc has begun.
@@ -339,32 +378,87 @@ fn an_allocator_that_cannot_be_redirected_is_left_alone_and_the_report_says_why(
     }
 }
 
-#[test]
-fn an_allocator_whose_functions_call_and_jump_to_each_other_counts_every_block_once() {
+/// The toy's heap at interval 1.
+fn heap_of_toy(flags: &[&str]) -> serde_json::Value {
     let room = Room::new();
-    room.add(&toy(&[]), "toy");
-    let run = [
-        "run",
-        "-q",
-        "-o",
-        "x.allocsample",
-        "--embedded",
-        "--interval",
-        "1",
-        "--",
-        "./toy",
-    ];
-    let output = room.output(&run);
+    room.add(&toy(flags), "toy");
+    let run = ["run", "-q", "-o", "x.allocsample"];
+    let output = room.output(&[&run[..], EVERY, &["--", "./toy"]].concat());
     assert_eq!(
         (output.status.code(), stdout(&output).as_str()),
-        (Some(7), "5000\n")
+        (Some(7), "5000\n"),
+        "{flags:?}"
     );
     let profile = support::profile::Profile::read(&room.path("x.allocsample"));
-    let heap = bridge::heap(&profile, "mimalloc in toy");
+    bridge::heap(&profile, "mimalloc in toy").clone()
+}
+
+#[test]
+fn an_allocator_whose_functions_call_and_jump_to_each_other_counts_every_block_once() {
+    let heap = heap_of_toy(&[]);
+    let expected = [6000.0 * 4096.0, 5000.0 * 4096.0];
+    let found = ["allocated_bytes_exact", "live_bytes"].map(|it| figure(&heap, it));
+    assert_eq!(found, expected, "{heap}");
+}
+
+#[test]
+fn a_number_that_looks_like_a_jump_does_not_matter() {
+    let heap = heap_of_toy(&["-DLIKE"]);
+    assert_eq!(figure(&heap, "live_bytes"), 5000.0 * 4096.0, "{heap}");
+}
+
+// ---- operators ----
+
+/// Flags for a C++ program with all of Debian's jemalloc, whose functions are `malloc` and C++'s operators.
+fn whole_jemalloc() -> Option<[String; 2]> {
+    let archive = "/usr/lib/x86_64-linux-gnu/libjemalloc.a";
+    if !std::path::Path::new(archive).exists() {
+        support::skip("no static jemalloc (Debian: libjemalloc-dev)");
+        return None;
+    }
+    let whole = format!("-Wl,--whole-archive,{archive},--no-whole-archive");
+    Some([whole, "-ldl".to_owned()])
+}
+
+fn profile_of_operators(flags: &[String]) -> support::profile::Profile {
+    let room = Room::new();
+    room.add(&compiled("jemalloc_operators.cpp", flags), "own");
+    let run = ["run", "-q", "-o", "x.allocsample"];
+    let output = room.output(&[&run[..], EVERY, &["--", "./own"]].concat());
     assert_eq!(
-        figure(heap, "allocated_bytes_exact"),
-        6000.0 * 4096.0,
-        "{heap}"
+        (output.status.code(), stdout(&output).as_str()),
+        (Some(3), "2000\n"),
+        "{output:?}"
     );
-    assert_eq!(figure(heap, "live_bytes"), 5000.0 * 4096.0, "{heap}");
+    support::profile::Profile::read(&room.path("x.allocsample"))
+}
+
+#[track_caller]
+fn assert_site(profile: &support::profile::Profile, name: &str, size: f64, live: f64) {
+    let site = profile.site(name);
+    let found = (site.allocations, site.allocated_bytes, site.live_bytes);
+    assert_eq!(found, (1000.0, 1000.0 * size, live * size), "{name}");
+}
+
+#[test]
+fn blocks_of_a_jemallocs_own_operators_count_once() {
+    let Some(flags) = whole_jemalloc() else {
+        return;
+    };
+    let profile = profile_of_operators(&flags);
+    for site in ["plain", "quiet", "aligned"] {
+        assert_site(&profile, site, 400.0, 200.0);
+    }
+}
+
+#[test]
+fn operators_of_the_program_that_call_jemalloc_are_left_alone() {
+    let Some(flags) = embedded::flags(&["-DWRAPPED"]) else {
+        return;
+    };
+    let profile = profile_of_operators(&flags);
+    // With the headers of both sites' blocks; the nothrow operators call the plain ones.
+    let heap = bridge::heap(&profile, "jemalloc in own");
+    assert_eq!(figure(heap, "allocated_bytes_exact"), 2000.0 * 416.0);
+    assert_eq!(figure(heap, "live_bytes"), 400.0 * 416.0, "{heap}");
 }

@@ -1,9 +1,11 @@
 // Behaviour: allocates by a jemalloc of its own, whose names begin with `app_`, as it is told line by line. With -DLIBRARY it
-// is that part alone, to be opened. With -DMIMALLOC or -DTCMALLOC it allocates by that one.
+// is that part alone, to be opened. With -DINLINED it also calls a function that its allocator has for itself, as programs do that
+// have the allocator's fast paths inside their own functions. With -DMIMALLOC or -DTCMALLOC it allocates by that one.
 // Lines (each is answered by one line):
 //   open PATH | close               a library of its kind: its allocator is used from now on
 //   allocate FUNCTION COUNT SIZE    first to fourth allocate blocks, which are kept and painted
 //   resize SIZE                     all kept blocks, by realloc and rallocx in turn
+//   shrink SIZE                     all kept blocks, by xallocx; answers how many changed, and their bytes since
 //   free                            all kept blocks are checked and freed, by free, dallocx and sdallocx in turn
 //   threads COUNT TIMES             that many threads allocate, check and free blocks, and end
 //   begin COUNT                     that many do so until the program ends
@@ -24,6 +26,7 @@
 struct allocator {
     void (*allocate[4])(size_t size, void **block);
     void *(*resize)(void *block, size_t size, unsigned way);
+    size_t (*shrink)(void *block, size_t size);
     void (*release)(void *block, size_t size, unsigned way);
     size_t (*allocated)(void);
     unsigned (*free_slots)(void);
@@ -36,13 +39,19 @@ int app_posix_memalign(void **, size_t, size_t);
 void *app_mallocx(size_t, int);
 void *app_realloc(void *, size_t);
 void *app_rallocx(void *, size_t, int);
+size_t app_xallocx(void *, size_t, size_t, int);
 void app_free(void *);
 void app_dallocx(void *, int);
 void app_sdallocx(void *, size_t, int);
 int app_mallctl(const char *, void *, size_t *, void *, size_t);
 
+#ifdef INLINED
+void *app_je_malloc_default(size_t);
+#else
+#define app_je_malloc_default app_malloc
+#endif
 NOINLINE static void first(size_t size, void **block) {
-    *block = app_malloc(size);
+    *block = size == SIZE_MAX ? app_je_malloc_default(size) : app_malloc(size);
     KEEP(block);
 }
 NOINLINE static void second(size_t size, void **block) {
@@ -60,6 +69,11 @@ NOINLINE static void fourth(size_t size, void **block) {
 }
 NOINLINE static void *resized(void *block, size_t size, unsigned way) {
     void *result = way % 2 == 0 ? app_realloc(block, size) : app_rallocx(block, size, 0);
+    KEEP(result);
+    return result;
+}
+NOINLINE static size_t shrunk(void *block, size_t size) {
+    size_t result = app_xallocx(block, size, 0, 0);
     KEEP(result);
     return result;
 }
@@ -88,7 +102,7 @@ static unsigned free_slots(void) {
         CHECK(app_mallctl("experimental.hooks.remove", NULL, NULL, &installed[i], sizeof(void *)) == 0);
     return found;
 }
-const struct allocator embedded_allocator = {{first, second, third, fourth}, resized, released, allocated, free_slots};
+const struct allocator embedded_allocator = {{first, second, third, fourth}, resized, shrunk, released, allocated, free_slots};
 #endif
 
 #if defined(MIMALLOC) || defined(TCMALLOC)
@@ -153,7 +167,7 @@ NOINLINE static void released(void *block, size_t size, unsigned way) {
         FREE_SIZED(block, size);
     KEEP(block);
 }
-const struct allocator embedded_allocator = {{first, second, third, fourth}, resized, released, NULL, NULL};
+const struct allocator embedded_allocator = {{first, second, third, fourth}, resized, NULL, released, NULL, NULL};
 #define OWN
 #endif
 
@@ -251,6 +265,17 @@ int main(void) {
                 kept[i].size = number;
                 paint(kept[i].block, number, i);
             }
+        } else if (strcmp(word, "shrink") == 0) {
+            size_t changed = 0, bytes = 0;
+            for (unsigned i = 0; i < count; i++) {
+                size_t before = kept[i].size, after = use->shrink(kept[i].block, number);
+                changed += after < before;
+                bytes += after < before ? after : 0;
+                kept[i].size = after < before ? after : before;
+                paint(kept[i].block, kept[i].size, i);
+            }
+            printf("%zu %zu\n", changed, bytes);
+            continue;
         } else if (strcmp(word, "free") == 0) {
             for (unsigned i = 0; i < count; i++) {
                 if (kept[i].block == NULL) continue;

@@ -1,6 +1,7 @@
 // Behaviour: has functions with mimalloc's names, allocates 20 MiB by them, and prints how many blocks have their content. -DBY_MALLOC:
 // they take their blocks from malloc; -DSHORT: one is too short for a jump; -DLOOP: one jumps back into its first instructions;
-// -DTWICE: one reaches another one by a pointer; -DNEAR: one jumps to another one that is near; -DOTHER: the program also calls one that is not known.
+// -DTWICE: one reaches another one by a pointer; -DNEAR: one jumps to another one that is near; -DOTHER: the program also calls one that is not known;
+// -DLIKE: a number in an instruction looks like a jump into one.
 #include "check.h"
 
 #include <stdint.h>
@@ -57,6 +58,12 @@ NOINLINE void *mi_malloc_aligned(size_t size, size_t alignment) {
     CHECK(alignment <= HEADER);
     return mi_malloc(size);
 }
+#ifdef LIKE
+// mov $..e8, %eax, of which the last four bytes, with the next instruction's first one, look like a call.
+unsigned looks_like_a_call(void);
+__asm__(".text\n\t.globl looks_like_a_call\n\t.type looks_like_a_call, @function\nlooks_like_a_call:\n\t.byte 0xb8, 0xe8\n\t"
+        ".long mi_malloc + 2 - (. + 4)\n\t.byte 0xc0\n\tret\n\t.size looks_like_a_call, .-looks_like_a_call\n");
+#endif
 NOINLINE void *_mi_heap_malloc(size_t size) { return _mi_take(size + 1); }
 #ifdef SHORT
 void mi_free(void *block);
@@ -81,6 +88,9 @@ NOINLINE void *mi_realloc(void *block, size_t size) {
 int main(void) {
     static void *blocks[COUNT];
     unsigned right = 0;
+#ifdef LIKE
+    KEEP((void *)(uintptr_t)looks_like_a_call());
+#endif
     for (unsigned i = 0; i < COUNT; i++) {
         blocks[i] = i % 3 == 0 ? mi_malloc(SIZE) : i % 3 == 1 ? mi_zalloc(SIZE) : mi_malloc_aligned(SIZE, 32);
 #ifdef OTHER

@@ -1,6 +1,11 @@
-/* The functions by which programs reach mimalloc (2 and 3) and gperftools' tcmalloc. The linker often leaves out those that a program
- * does not use. */
+/* The functions by which programs reach mimalloc (2 and 3), gperftools' tcmalloc and jemalloc (3 to 5). The linker often leaves out
+ * those that a program does not use. */
 #include "entries.h"
+
+#include "kit/gperftools.h"
+#include "kit/mallctl.h"
+
+#include <string.h>
 
 static const struct entry_row mimalloc[] = {
     {"mi_malloc", ENTRY_ALLOCATES, "s"},
@@ -78,10 +83,179 @@ static const struct entry_row tcmalloc[] = {
     {"tc_deletearray_sized_aligned", ENTRY_FREES, "bsa"},
 };
 
-#define ROWS(TABLE) TABLE, sizeof TABLE / sizeof TABLE[0]
+/* The operators may be somebody else's: plan.c drops those. */
+static const struct entry_row jemalloc[] = {
+    {"malloc", ENTRY_ALLOCATES, "s"},
+    {"calloc", ENTRY_ALLOCATES, "ns"},
+    {"mallocx", ENTRY_ALLOCATES, "sf"},
+    {"aligned_alloc", ENTRY_ALLOCATES, "as"},
+    {"memalign", ENTRY_ALLOCATES, "as"},
+    {"valloc", ENTRY_ALLOCATES, "s"},
+    {"pvalloc", ENTRY_ALLOCATES, "s"},
+    {"posix_memalign", ENTRY_STORES, "pas"},
+    {"realloc", ENTRY_RESIZES, "bs"},
+    {"rallocx", ENTRY_RESIZES, "bsf"},
+    {"xallocx", ENTRY_IN_PLACE, "bsof"},
+    {"free", ENTRY_FREES, "b"},
+    {"dallocx", ENTRY_FREES, "bf"},
+    {"sdallocx", ENTRY_FREES, "bsf"},
+    {"free_sized", ENTRY_FREES, "bs"},
+    {"free_aligned_sized", ENTRY_FREES, "bas"},
+    {"_Znwm", ENTRY_ALLOCATES, "s"},
+    {"_Znam", ENTRY_ALLOCATES, "s"},
+    {"_ZnwmRKSt9nothrow_t", ENTRY_ALLOCATES, "s-"},
+    {"_ZnamRKSt9nothrow_t", ENTRY_ALLOCATES, "s-"},
+    {"_ZnwmSt11align_val_t", ENTRY_ALLOCATES, "sa"},
+    {"_ZnamSt11align_val_t", ENTRY_ALLOCATES, "sa"},
+    {"_ZnwmSt11align_val_tRKSt9nothrow_t", ENTRY_ALLOCATES, "sa-"},
+    {"_ZnamSt11align_val_tRKSt9nothrow_t", ENTRY_ALLOCATES, "sa-"},
+    {"_ZdlPv", ENTRY_FREES, "b"},
+    {"_ZdaPv", ENTRY_FREES, "b"},
+    {"_ZdlPvRKSt9nothrow_t", ENTRY_FREES, "b-"},
+    {"_ZdaPvRKSt9nothrow_t", ENTRY_FREES, "b-"},
+    {"_ZdlPvm", ENTRY_FREES, "bs"},
+    {"_ZdaPvm", ENTRY_FREES, "bs"},
+    {"_ZdlPvSt11align_val_t", ENTRY_FREES, "ba"},
+    {"_ZdaPvSt11align_val_t", ENTRY_FREES, "ba"},
+    {"_ZdlPvSt11align_val_tRKSt9nothrow_t", ENTRY_FREES, "ba-"},
+    {"_ZdaPvSt11align_val_tRKSt9nothrow_t", ENTRY_FREES, "ba-"},
+    {"_ZdlPvmSt11align_val_t", ENTRY_FREES, "bsa"},
+    {"_ZdaPvmSt11align_val_t", ENTRY_FREES, "bsa"},
+};
+
+bool entry_is_operator(const struct entry_row *row)
+{
+    return strncmp(row->name, "_Z", 2) == 0;
+}
+
+static bool begins_with(const char *name, const char *beginning)
+{
+    return strncmp(name, beginning, strlen(beginning)) == 0;
+}
+
+static bool begins_with_one(const char *name, const char *const *beginnings, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (begins_with(name, beginnings[i]))
+            return true;
+    return false;
+}
+#define BEGINS_WITH_ONE(NAME, LIST) begins_with_one(NAME, LIST, sizeof LIST / sizeof LIST[0])
+
+static enum ownership mimalloc_owns(const char *name)
+{
+    static const char *const own[] = {"mi_", "_mi_"};
+    return BEGINS_WITH_ONE(name, own) ? OWN_BY_NAME : OWN_NOT;
+}
+
+static enum ownership tcmalloc_owns(const char *name)
+{
+    static const char *const own[] = {"tc_", "_ZN8tcmalloc", "_ZNK8tcmalloc"};
+    return BEGINS_WITH_ONE(name, own) ? OWN_BY_NAME : OWN_NOT;
+}
+
+static bool is_of_blocks(const char *name)
+{
+    return (strstr(name, "alloc") != NULL || strstr(name, "free") != NULL) && strstr(name, "usable") == NULL &&
+           strstr(name, "nallocx") == NULL && strstr(name, "size") == NULL;
+}
+
+static bool mimalloc_hands_out(const char *name)
+{
+    return mimalloc_owns(name) != OWN_NOT && (is_of_blocks(name) || begins_with(name, "mi_new"));
+}
+
+static bool tcmalloc_hands_out(const char *name)
+{
+    return begins_with(name, "tc_") && is_of_blocks(name);
+}
+
+/* Static functions have no prefix. A program's own functions may have such names, too. */
+static enum ownership jemalloc_owns(const char *name)
+{
+    static const char *const internal[] = {
+        "a0",       "arena",     "background_thread", "base_",    "batch_",    "bin_",    "buf_writer", "cache_bin",
+        "chunk",    "ckh_",      "ctl_",              "decay_",   "do_ral",    "do_real", "ecache",     "edata",
+        "ehooks",   "emap",      "eset",              "exp_",     "experiment", "extent", "free_def",   "hook",
+        "hpa",      "hpdata",    "huge_",             "ialloc",   "iarena",    "icalloc", "idalloc",    "ifree",
+        "imalloc",  "imemalign", "inspect",           "ipalloc",  "iralloc",   "irealloc", "isalloc",   "isdalloc",
+        "isfree",   "ixalloc",   "large_",            "malloc_",  "opt_",      "pa_",     "pac_",       "pages_",
+        "pai_",     "peak",      "prof",              "psset",    "quarantine", "rtree",  "safety",     "san_",
+        "sdalloc",  "sec_",      "stats_",            "tcache",   "te_",       "thread_", "tsd_",       "witness",
+        /* What its operators call. */
+        "_Z13fallback_impl", "_ZL9handleOOM", "_Z7newImpl", "_ZL7newImpl",
+    };
+    if (begins_with(name, "je_"))
+        return OWN_BY_NAME;
+    return BEGINS_WITH_ONE(name, internal) ? OWN_PROBABLY : OWN_NOT;
+}
+
+/* The slow paths of its fast paths, which a compiler may have put into the program's functions. */
+static bool jemalloc_hands_out(const char *name)
+{
+    static const char *const known[] = {
+        "arena_dalloc_no_tcache", "arena_dalloc_promoted", "arena_dalloc_small", "arena_malloc",
+        "arena_malloc_hard",      "arena_malloc_large",    "arena_palloc",       "arena_ralloc",
+        "arena_sdalloc_no_tcache", "batch_alloc",          "do_rallocx",         "do_realloc_nonnull",
+        "do_realloc_nonnull_zero", "free_default",         "huge_dalloc",        "huge_malloc",
+        "huge_palloc",            "huge_ralloc",           "ifree",              "isfree",
+        "large_dalloc",           "large_malloc",          "large_palloc",       "large_ralloc",
+        "malloc_default",         "sdallocx_default",      "sdallocx_noflags",   "tcache_alloc_small_hard",
+        "tcache_bin_flush_large", "tcache_bin_flush_small", "tcache_bin_flush_stashed",
+    };
+    if (begins_with(name, "je_"))
+        name += strlen("je_");
+    size_t length = strcspn(name, ".");
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strlen(known[i]) == length && strncmp(name, known[i], length) == 0)
+            return true;
+    return begins_with(name, "smallocx");
+}
+
+/* ---- their own counts ---- */
+
+static bool tcmalloc_counts(uintptr_t control, uint64_t bytes[OWN_FIGURES])
+{
+    gperftools_get_property *get_property;
+    memcpy(&get_property, &control, sizeof get_property);
+    return gperftools_count(get_property, bytes);
+}
+
+static bool jemalloc_counts(uintptr_t control, uint64_t bytes[OWN_FIGURES])
+{
+    mallctl_function *mallctl;
+    memcpy(&mallctl, &control, sizeof mallctl);
+    return mallctl_count(mallctl, bytes);
+}
+
+#define ROWS(TABLE) .rows = TABLE, .count = sizeof TABLE / sizeof TABLE[0]
 
 const struct entry_allocator entry_allocators[] = {
-    {"mimalloc", "mi_free", ROWS(mimalloc), {"mi_", "_mi_"}, {"mi_", "_mi_"}},
-    {"tcmalloc", "tc_malloc", ROWS(tcmalloc), {"tc_", "_ZN8tcmalloc", "_ZNK8tcmalloc"}, {"tc_"}},
+    {
+        .name = "mimalloc",
+        .key = "mi_free",
+        ROWS(mimalloc),
+        .owns = mimalloc_owns,
+        .hands_out = mimalloc_hands_out,
+    },
+    {
+        .name = "tcmalloc",
+        .key = "tc_malloc",
+        .control = GPERFTOOLS_GET_PROPERTY,
+        .own_counts = tcmalloc_counts,
+        ROWS(tcmalloc),
+        .owns = tcmalloc_owns,
+        .hands_out = tcmalloc_hands_out,
+    },
+    {
+        .name = "jemalloc",
+        .key = "mallctl",
+        .is_renamed = true,
+        .control = "mallctl",
+        .own_counts = jemalloc_counts,
+        ROWS(jemalloc),
+        .owns = jemalloc_owns,
+        .hands_out = jemalloc_hands_out,
+    },
 };
 const size_t entry_allocator_count = sizeof entry_allocators / sizeof entry_allocators[0];

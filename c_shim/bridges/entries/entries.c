@@ -1,4 +1,4 @@
-/* Heaps of allocators that are part of the program, or of a library that it is linked to, and call nobody: mimalloc and tcmalloc.
+/* Heaps of allocators that are part of the program, or of a library that it is linked to: mimalloc, tcmalloc and jemalloc.
  * Their functions are led to stubs of ours (stubs.c) before the first instruction of the program, while there is one thread and
  * nobody is in them. They are found by their names in the file (search.c).
  *
@@ -8,7 +8,6 @@
 #include "entries.h"
 
 #include "kit/asking.h"
-#include "kit/gperftools.h"
 
 #include <string.h>
 
@@ -25,7 +24,8 @@ static struct redirected {
     struct allocator allocator;
     struct entry entries[ENTRIES];
     size_t count;
-    gperftools_get_property *get_property; /* NULL: it does not tell its counts */
+    uintptr_t control; /* 0: it does not tell its counts */
+    own_counts *own_counts;
 } redirected[ALLOCATORS];
 static size_t redirected_count;
 
@@ -79,10 +79,39 @@ static void begin_block(struct redirected *of, uintptr_t block, size_t size)
     }
 }
 
+/* No size is so large, so that the block stays as it is. */
+static uintptr_t size_of_block(const struct entry *entry, const uintptr_t arguments[ARGUMENTS])
+{
+    uintptr_t changed[ARGUMENTS];
+    memcpy(changed, arguments, sizeof changed);
+    changed[entry->size] = SIZE_MAX;
+    changed[entry->offset] = 0;
+    return call(entry->original, changed);
+}
+
+/* As with malloc, a block that changes in place ends, and another one begins. */
+static uintptr_t change_in_place(const struct entry *entry, const uintptr_t arguments[ARGUMENTS])
+{
+    struct redirected *of = entry->of;
+    uintptr_t before = size_of_block(entry, arguments), after = call(entry->original, arguments);
+    if (after == before)
+        return after;
+    uint64_t *left = &allocator_left[of->allocator.number];
+    bool is_due = shim_charge_to(left, after);
+    if (is_due)
+        *left += shim_charged(after);
+    end_block(of, arguments[entry->block]);
+    if (is_due)
+        begin_block(of, arguments[entry->block], after);
+    return after;
+}
+
 uintptr_t entry_due(const struct entry *entry, const uintptr_t arguments[ARGUMENTS])
 {
     struct redirected *of = entry->of;
     enum entry_kind kind = entry->row->kind;
+    if (kind == ENTRY_IN_PLACE)
+        return change_in_place(entry, arguments);
     if (kind == ENTRY_FREES) {
         end_block(of, arguments[entry->block]);
         return call(entry->original, arguments);
@@ -125,6 +154,7 @@ static void fill_in(const struct entry_row *row, uintptr_t arguments[ARGUMENTS],
             arguments[i] = ALIGNMENT;
             break;
         case 'o':
+        case 'f':
             arguments[i] = 0;
             break;
         default:
@@ -164,39 +194,59 @@ static bool is_counted_once(uintptr_t block, size_t size)
     return block != 0 && trial.allocated == 1 && trial.block == block && trial.size == size && trial.from_malloc < size;
 }
 
-static const struct entry *find(const struct redirected *of, enum entry_kind kind, const char *arguments)
+/* The first of these lists of arguments for which there is a function. */
+static const struct entry *find(const struct redirected *of, enum entry_kind kind, const char *const lists[4])
 {
-    for (size_t i = 0; i < of->count; i++)
-        if (of->entries[i].row->kind == kind && strcmp(of->entries[i].row->arguments, arguments) == 0)
-            return &of->entries[i];
+    for (size_t list = 0; list < 4 && lists[list] != NULL; list++)
+        for (size_t i = 0; i < of->count; i++)
+            if (of->entries[i].row->kind == kind && strcmp(of->entries[i].row->arguments, lists[list]) == 0)
+                return &of->entries[i];
     return NULL;
 }
 
-/* An entry that makes blocks for this one to free. */
+/* An entry that makes blocks for this one to free or to change. */
 static const struct entry *maker_for(const struct redirected *of, const struct entry *entry)
 {
+    static const char *const aligned[4] = {"sa", "as"}, *const any[4] = {"s", "sf", "sa", "as"};
     bool is_aligned = strchr(entry->row->arguments, 'a') != NULL;
-    const struct entry *aligned = find(of, ENTRY_ALLOCATES, "sa");
-    if (is_aligned)
-        return aligned;
-    const struct entry *plain = find(of, ENTRY_ALLOCATES, "s");
-    return plain != NULL ? plain : aligned;
+    return find(of, ENTRY_ALLOCATES, is_aligned ? aligned : any);
+}
+
+/* One that frees blocks whose size is what was asked for. */
+static const struct entry *freeing(const struct redirected *of)
+{
+    static const char *const lists[4] = {"b", "bf", "bs", "bsf"};
+    return find(of, ENTRY_FREES, lists);
+}
+
+/* A block that is a page at least cannot be freed by its size. */
+static bool can_be_tried(const struct entry *entry, const struct entry *frees)
+{
+    return strstr(entry->row->name, "valloc") == NULL || strchr(frees->row->arguments, 's') == NULL;
 }
 
 static bool passes(struct redirected *of, const struct entry *entry, size_t size)
 {
-    const struct entry *frees = find(of, ENTRY_FREES, "b");
+    const struct entry *frees = freeing(of);
+    enum entry_kind kind = entry->row->kind;
     uintptr_t block = 0;
-    if (entry->row->kind == ENTRY_FREES || entry->row->kind == ENTRY_RESIZES) {
+    if (!can_be_tried(entry, frees))
+        return true;
+    if (kind == ENTRY_FREES || kind == ENTRY_RESIZES || kind == ENTRY_IN_PLACE) {
         const struct entry *maker = maker_for(of, entry);
         if (maker == NULL)
             return true; /* a program that cannot allocate so does not free so */
         block = try_call(of, maker, 0, 320);
         if (!is_counted_once(block, 320))
             return false;
-        if (entry->row->kind == ENTRY_FREES) {
+        if (kind == ENTRY_FREES) {
             try_call_with_block(of, entry, block, 320);
             return trial.freed >= 1 && trial.freed_block == block && trial.allocated == 0;
+        }
+        if (kind == ENTRY_IN_PLACE) {
+            bool stays = try_call(of, entry, block, 320) >= 320 && trial.allocated == 0 && trial.freed == 0;
+            try_call_with_block(of, frees, block, 320);
+            return stays && trial.freed_block == block;
         }
         block = try_call_with_block(of, entry, block, size);
     } else {
@@ -244,7 +294,10 @@ static void prepare(struct redirected *of, const struct entries_found *found)
 {
     memset(of, 0, sizeof *of);
     of->count = found->count;
+    of->control = found->control;
+    of->own_counts = found->allocator->own_counts;
     of->allocator.number = allocator_next_number();
+    of->allocator.key = found->control;
     for (size_t i = 0; i < found->count; i++) {
         const struct entry_row *row = found->entries[i].row;
         of->entries[i] = (struct entry){
@@ -254,6 +307,7 @@ static void prepare(struct redirected *of, const struct entries_found *found)
             .block = place_of(row, "bp"),
             .size = place_of(row, "sS"),
             .count = place_of(row, "n"),
+            .offset = place_of(row, "o"),
         };
     }
 }
@@ -277,8 +331,8 @@ static void join_found(const struct entries_found *found)
     }
     struct redirected *of = &redirected[redirected_count];
     prepare(of, found);
-    if (find(of, ENTRY_FREES, "b") == NULL) {
-        refuse(found, found->allocator->key, "is missing");
+    if (freeing(of) == NULL) {
+        refuse(found, "a function that frees", "is missing");
         return;
     }
     if (!stubs_put(found, of->entries, of->allocator.number)) {
@@ -292,8 +346,8 @@ static void join_found(const struct entries_found *found)
         refuse(found, failed != NULL ? failed->row->name : "it", failed != NULL ? why : "has no room");
         return;
     }
-    if (strcmp(found->allocator->name, "tcmalloc") == 0)
-        memcpy(&of->get_property, &found->get_property, sizeof of->get_property);
+    /* libc may have allocated since: without a heap, the thread would look again after a mebibyte. */
+    allocator_left[of->allocator.number] = 0;
     redirected_count++;
     allocator_start(&of->allocator);
 }
@@ -330,7 +384,7 @@ static void count_all(void)
     for (size_t i = 0; i < redirected_count; i++) {
         struct bridge_own *own = &counted.own[counted.count];
         own->heap = redirected[i].allocator.registered;
-        if (redirected[i].get_property != NULL && gperftools_count(redirected[i].get_property, own->bytes))
+        if (redirected[i].control != 0 && redirected[i].own_counts(redirected[i].control, own->bytes))
             counted.count++;
     }
 }
@@ -339,7 +393,7 @@ static size_t count(struct bridge_own *own, size_t room)
 {
     bool is_any = false;
     for (size_t i = 0; i < redirected_count; i++)
-        is_any |= redirected[i].get_property != NULL;
+        is_any |= redirected[i].control != 0;
     if (!is_any || !asking_run(count_all))
         return 0;
     size_t used = counted.count < room ? counted.count : room;

@@ -17,36 +17,56 @@ enum entry_kind {
     ENTRY_ALLOCATES, /* returns a block */
     ENTRY_STORES,    /* stores a block by its first argument, and returns 0 */
     ENTRY_RESIZES,   /* returns a block in place of another */
+    ENTRY_IN_PLACE,  /* returns the size of the block, which it may have changed */
     ENTRY_FREES,
 };
 
 /* A function of an allocator. Each letter of `arguments` is an argument: a block `b`, its size `s` or a small one `S`, or a count
- * `n` and then a size, an alignment `a`, an offset `o`, a place for a block `p`, anything `-`. */
+ * `n` and then a size, an alignment `a`, an offset `o` that can be 0, flags `f`, a place for a block `p`, anything `-`. */
 struct entry_row {
     const char *name;
     enum entry_kind kind;
     const char *arguments;
 };
 
+/* Asks `control` for an allocator's own counts, as asking.h says. False: it has none. */
+typedef bool own_counts(uintptr_t control, uint64_t bytes[OWN_FIGURES]);
+
+/* Whether a function with a certain name is the allocator's. */
+enum ownership {
+    OWN_NOT,
+    OWN_BY_NAME,  /* no other code has such names */
+    OWN_PROBABLY,
+};
+
 struct entry_allocator {
     const char *name;
-    /* The function that no program with this allocator lacks. */
+    /* A function that no program with this allocator lacks. */
     const char *key;
+    /* The function that returns its own counts, and how it is asked for them; NULL: it has none. */
+    const char *control;
+    own_counts *own_counts;
+    /* A build puts a prefix of its own before all names but those of operators, which is what comes before the key. */
+    bool is_renamed;
     const struct entry_row *rows;
     size_t count;
-    /* Names of its own functions begin so. */
-    const char *prefixes[3];
-    /* Functions with these beginnings, and one of these parts in their names, hand out and take back blocks: if one that is not in
-     * the table is called from outside, not all blocks are seen. */
-    const char *block_prefixes[2];
+    /* The names are without that prefix. */
+    enum ownership (*owns)(const char *name);
+    /* Whether a function that is not among the rows hands out or takes back blocks: if one is called from outside, not all blocks
+     * are seen. */
+    bool (*hands_out)(const char *name);
 };
 extern HIDDEN const struct entry_allocator entry_allocators[];
 extern HIDDEN const size_t entry_allocator_count;
+/* Whether it is one of C++'s operators. */
+HIDDEN bool entry_is_operator(const struct entry_row *row);
 
 /* One that was found in a loaded file. */
 struct entry_found {
     const struct entry_row *row;
     uintptr_t start, end; /* in memory */
+    bool is_global;       /* others can name it */
+    bool is_confirmed;    /* an operator that is the allocator's own */
     size_t skipped;       /* bytes of `endbr64`, which stays */
     size_t moved;         /* bytes behind them, whole instructions, that a jump replaces */
     uint8_t begins[32];   /* `skipped` and `moved` */
@@ -66,7 +86,7 @@ struct entries_found {
     struct entry_site sites[SITES];
     size_t site_count;
     uintptr_t start, end;   /* most of the allocator's code */
-    uintptr_t get_property; /* by which tcmalloc tells its counts; 0: it is not there */
+    uintptr_t control;    /* 0: it is not there */
     const char *refused;  /* NULL: its entries can be redirected */
     char what[64];        /* which function is refused */
     char file[96];
@@ -82,7 +102,7 @@ struct entry {
     const struct entry_row *row;
     uintptr_t start;
     uintptr_t original; /* does what the function did before */
-    uint8_t block, size, count; /* the numbers of its arguments; ARGUMENTS: it has none */
+    uint8_t block, size, count, offset; /* the numbers of its arguments; ARGUMENTS: it has none */
 };
 
 /* The allocator's functions are led to stubs near them, and back. Before the program's threads exist only. */

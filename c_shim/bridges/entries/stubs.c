@@ -179,17 +179,18 @@ static bool add_stub(struct writer *writer, const struct entries_found *all, siz
     struct stub *stub = &stubs[index];
     size_t inside = 0;
     stub->start = here(writer);
-    if (entry->row->kind == ENTRY_ALLOCATES || entry->row->kind == ENTRY_STORES)
+    enum entry_kind kind = entry->row->kind;
+    if (kind == ENTRY_ALLOCATES || kind == ENTRY_STORES)
         inside = add_range_check(writer, all);
-    size_t is_due = 0, is_none;
-    if (entry->row->kind != ENTRY_FREES) {
+    size_t is_due = 0, is_none = 0;
+    if (kind != ENTRY_FREES && kind != ENTRY_IN_PLACE) {
         add_charge(writer, add_size(writer, entry), number);
-        is_due = entry->row->kind == ENTRY_RESIZES ? add_condition(writer, IF_BELOW) : 0;
+        is_due = kind == ENTRY_RESIZES ? add_condition(writer, IF_BELOW) : 0;
     }
-    if (entry->row->kind == ENTRY_FREES || entry->row->kind == ENTRY_RESIZES) {
+    if (kind == ENTRY_FREES || kind == ENTRY_RESIZES) {
         add_filter_check(writer, registers[entry->block]);
         is_none = add_condition(writer, IF_EQUAL);
-    } else {
+    } else if (kind != ENTRY_IN_PLACE) {
         is_none = add_condition(writer, IF_NOT_BELOW);
     }
     if (is_due != 0)
@@ -197,7 +198,8 @@ static bool add_stub(struct writer *writer, const struct entries_found *all, siz
     add_due(writer, entry);
     if (inside != 0)
         lead_here(writer, inside);
-    lead_here(writer, is_none);
+    if (is_none != 0)
+        lead_here(writer, is_none);
     stub->original = here(writer);
     if (!add_moved(writer, all, found, stubs))
         return false;

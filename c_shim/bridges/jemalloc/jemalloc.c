@@ -12,6 +12,7 @@
 
 #include "kit/allocator.h"
 #include "kit/asking.h"
+#include "kit/mallctl.h"
 #include "kit/objects.h"
 #include "kit/symbols.h"
 
@@ -52,8 +53,6 @@ struct calibration {
     int type;
     void *allocated, *freed;
 };
-
-typedef int mallctl_function(const char *name, void *old, size_t *old_bytes, void *new, size_t new_bytes);
 
 /* One jemalloc. */
 static struct instance {
@@ -217,7 +216,7 @@ static void join_found(const struct jemalloc_found *found)
     bool is_next = next_malloc >= found->start && next_malloc < found->end;
     if (is_next)
         memcpy(&next_control, &found->functions[JEMALLOC_MALLCTL], sizeof next_control);
-    if (is_next || instance_count == ALLOCATORS)
+    if (is_next || instance_count == ALLOCATORS || allocator_is_registered(found->functions[JEMALLOC_MALLCTL]))
         return;
     struct instance *instance = &instances[instance_count];
     *instance = (struct instance){.start = found->start};
@@ -303,25 +302,11 @@ static struct {
     size_t count;
 } counted;
 
-/* jemalloc adds its arenas up when the epoch changes, under its own locks, which it takes and releases around each fork. */
 static void count_one(const allocsample_heap *heap, mallctl_function *mallctl)
 {
-    static const char *const names[OWN_FIGURES] = {
-        [OWN_ALLOCATED] = "stats.allocated", [OWN_ACTIVE] = "stats.active",     [OWN_METADATA] = "stats.metadata",
-        [OWN_RESIDENT] = "stats.resident",   [OWN_RETAINED] = "stats.retained",
-    };
-    uint64_t epoch = 1;
-    if (mallctl("epoch", NULL, NULL, &epoch, sizeof epoch) != 0)
-        return;
     struct bridge_own *own = &counted.own[counted.count];
     own->heap = heap;
-    for (size_t i = 0; i < OWN_FIGURES; i++) {
-        size_t bytes, length = sizeof bytes;
-        bool is_known = mallctl(names[i], &bytes, &length, NULL, 0) == 0 && length == sizeof bytes;
-        own->bytes[i] = is_known ? bytes : OWN_UNKNOWN;
-    }
-    /* A build without statistics knows none of them. */
-    if (own->bytes[OWN_ALLOCATED] != OWN_UNKNOWN)
+    if (mallctl_count(mallctl, own->bytes))
         counted.count++;
 }
 

@@ -18,6 +18,7 @@ static bool has_key;
 static struct allocator_thread *threads;
 static _Atomic(size_t) threads_used; /* those beyond were never taken */
 static allocsample_heap *registered[ALLOCATORS];
+static uintptr_t keys[ALLOCATORS];
 static size_t allocator_total;
 
 static _Thread_local struct allocator_thread *allocator_thread __attribute__((tls_model("initial-exec")));
@@ -145,7 +146,16 @@ bool allocator_register(struct allocator *allocator, const allocsample_hooks *ag
         return false;
     allocator->number = allocator_total++;
     registered[allocator->number] = allocator->registered;
+    keys[allocator->number] = allocator->key;
     return true;
+}
+
+bool allocator_is_registered(uintptr_t key)
+{
+    for (size_t i = 0; i < allocator_total; i++)
+        if (keys[i] == key && key != 0)
+            return true;
+    return false;
 }
 
 void allocator_start(struct allocator *allocator)
@@ -168,6 +178,8 @@ void allocator_stop(struct allocator *allocator)
 void allocator_unregister(struct allocator *allocator)
 {
     allocator_stop(allocator);
-    if (allocator->registered != NULL)
-        hooks->heap_unregister(allocator->registered);
+    if (allocator->registered == NULL)
+        return;
+    keys[allocator->number] = 0;
+    hooks->heap_unregister(allocator->registered);
 }

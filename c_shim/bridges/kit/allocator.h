@@ -10,6 +10,7 @@
 #define ALLOCATORS 4
 
 struct allocator {
+    uintptr_t key; /* a function that only this allocator has; 0: nobody else asks */
     allocsample_heap *registered;
     _Atomic(allocsample_heap *) heap; /* NULL: not sampled now */
     size_t number;
@@ -31,6 +32,8 @@ HIDDEN size_t allocator_next_number(void);
 /* Registers the heap "WHAT in FILE", which is not sampled yet. False: there are too many, or there is no memory. */
 HIDDEN bool allocator_register(struct allocator *allocator, const allocsample_hooks *hooks, const char *what,
                                const char *file);
+/* Whether a bridge has registered the allocator that this function belongs to. */
+HIDDEN bool allocator_is_registered(uintptr_t key);
 HIDDEN void allocator_start(struct allocator *allocator);
 /* After a detach. */
 HIDDEN void allocator_resume(struct allocator *allocator);
