@@ -2,12 +2,18 @@
 #include "services.h"
 
 #include "bridges/registry.h"
+#include "confinement.h"
 #include "interposed.h"
 #include "redirect.h"
 
 static bool is_on(void)
 {
     return shim_agent() != NULL;
+}
+
+static bool is_unfiltered(void)
+{
+    return !shim_is_filtered();
 }
 
 static size_t copy_foreign(void *to, size_t room, const struct iovec *from, size_t pieces)
@@ -56,6 +62,7 @@ const struct shim_services shim_services = {
     .size = sizeof shim_services,
     .is_on = is_on,
     .decline = bridges_decline,
+    .is_unfiltered = is_unfiltered,
     .is_asked_for = bridges_are_asked_for,
     .copy_foreign = copy_foreign,
     .own_stack = own_stack,

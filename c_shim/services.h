@@ -59,7 +59,7 @@ typedef void shim_on_sampled(uint64_t sample, void *block, size_t size, bool is_
 typedef void shim_on_sampled_end(const void *block);
 
 /* Changes with each function that is added, removed or given another meaning. */
-#define SHIM_SERVICES_VERSION 3
+#define SHIM_SERVICES_VERSION 4
 
 /* Unless a function says otherwise, it may be called on any thread, also in a signal handler, and keeps errno. */
 struct shim_services {
@@ -73,6 +73,8 @@ struct shim_services {
     /* Records why a bridge does not join the runtime in this process: the heap it would have registered, then `what`, a space
      * and `why`. The strings must be literals. In `join` only. */
     void (*decline)(const char *heap, const char *what, const char *why);
+    /* Whether the process may make any system call: no filter of these was installed. */
+    bool (*is_unfiltered)(void);
     /* Whether the user asks for this `enum bridge_group`. */
     bool (*is_asked_for)(uint32_t group);
 

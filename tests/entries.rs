@@ -324,6 +324,73 @@ fn settings_in_the_environment_are_obeyed() {
     assert!(said(EVERY, "embedded"));
 }
 
+// ---- libraries that are opened later ----
+
+/// Such libraries, by the allocators in them, and the name of each in a profile.
+fn libraries() -> Vec<(String, Program)> {
+    let all = [
+        ("mimalloc", embedded::mimalloc_flags()),
+        ("jemalloc", embedded::flags(&[])),
+    ];
+    let found = all
+        .into_iter()
+        .filter_map(|(name, flags)| Some((name, flags?)));
+    let made = found.map(|(name, flags)| {
+        let file = format!("lib{name}_inside.so");
+        (
+            format!("{name} in {file}"),
+            embedded::library(&file, &flags),
+        )
+    });
+    made.collect()
+}
+
+/// A program that opens them.
+fn opener() -> Talking {
+    let room = Room::new();
+    room.add(&Program::compiled("embedded.c"), "opens");
+    // Debian's jemalloc takes more thread-local memory than a library gets that is opened later.
+    let room_for_it = [("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384")];
+    Talking::start_with(room, &room_for_it, EVERY, &["./opens"])
+}
+
+#[test]
+fn a_library_that_is_opened_later_is_redirected_and_may_be_closed() {
+    for (name, library) in libraries() {
+        let mut program = opener();
+        // Other threads do not matter.
+        program.ask("sleepers 2");
+        for turn in 1..=2 {
+            program.ask(&format!("open {}", library.path().display()));
+            for line in embedded::BLOCKS {
+                program.ask(line);
+            }
+            if name.starts_with("jemalloc") {
+                assert_eq!(program.asked("slots"), "4", "no hook is installed");
+            }
+            // Blocks that nobody can free any more.
+            if turn == 1 {
+                program.ask("close");
+            }
+        }
+        let (_room, profile) = program.end();
+        // The first call of a function counts already. Blocks of the library that was closed are live.
+        for (function, blocks, bytes, live) in [
+            ("first", 2200, 2_012_800, 12_800),
+            ("second", 1000, 2_000_000, 0),
+            ("third", 600, 1_804_800, 0),
+            ("fourth", 600, 1_625_600, 25_600),
+            ("resized", 4000, 20_000_000, 0),
+        ] {
+            let site = profile.site(function);
+            let found = (site.allocations, site.allocated_bytes, site.live_bytes);
+            let expected = (f64::from(blocks), f64::from(bytes), f64::from(live));
+            assert_eq!(found, expected, "{name}: {function}");
+        }
+        assert!(bridge::has_heap(&profile, &name), "{name}");
+    }
+}
+
 // ---- refusals ----
 
 /// Functions that stand apart, so that jumps between them are long.

@@ -9,6 +9,7 @@
 //   free                            all kept blocks are checked and freed, by free, dallocx and sdallocx in turn
 //   threads COUNT TIMES             that many threads allocate, check and free blocks, and end
 //   begin COUNT                     that many do so until the program ends
+//   sleepers COUNT                  that many sleep until the program ends
 //   content                         those threads have gone on since
 //   fork COUNT SIZE                 a child frees the oldest kept block, allocates by first, and ends
 //   allocated                       bytes in use by jemalloc's own count
@@ -32,7 +33,7 @@ struct allocator {
     unsigned (*free_slots)(void);
 };
 
-#if defined(LIBRARY) || defined(OWN)
+#if (defined(LIBRARY) || defined(OWN)) && !defined(MIMALLOC)
 void *app_malloc(size_t);
 void *app_calloc(size_t, size_t);
 int app_posix_memalign(void **, size_t, size_t);
@@ -209,6 +210,11 @@ static void *churns_for_ever(void *seed) {
     return NULL;
 }
 
+static void *sleeps(void *nothing) {
+    for (;;) pause();
+    return nothing;
+}
+
 NOINLINE static void allocate(unsigned function, unsigned times, size_t size) {
     while (times-- > 0) {
         CHECK(count < MOST && use != NULL);
@@ -292,6 +298,11 @@ int main(void) {
             for (size_t i = 0; i < number; i++) {
                 pthread_t thread;
                 CHECK(pthread_create(&thread, NULL, churns_for_ever, (void *)i) == 0);
+            }
+        } else if (strcmp(word, "sleepers") == 0) {
+            for (size_t i = 0; i < number; i++) {
+                pthread_t thread;
+                CHECK(pthread_create(&thread, NULL, sleeps, NULL) == 0);
             }
         } else if (strcmp(word, "fork") == 0) {
             pid_t child = fork();

@@ -113,9 +113,9 @@ pub fn program(source: &str, more: &[&str]) -> Option<Program> {
     Some(Program::compiled_with(source, &flags))
 }
 
-/// A library with tests/programs/`source` and it, whose names are not exported.
-pub fn library(source: &str, name: &str) -> Option<Program> {
-    let flags = flags(&["-DLIBRARY", "-Wl,--exclude-libs,ALL"])?;
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    Some(Program::library(source, name, &flags))
+/// A library with embedded.c and an allocator that these flags link with it, whose names are not exported.
+pub fn library(name: &str, flags: &[String]) -> Program {
+    let more = ["-DLIBRARY", "-Wl,--exclude-libs,ALL"];
+    let flags = more.into_iter().chain(flags.iter().map(String::as_str));
+    Program::library("embedded.c", name, &flags.collect::<Vec<_>>())
 }

@@ -1,5 +1,6 @@
 /* The mimalloc of Apache Arrow, which its default memory pool has: three functions that libarrow exports and calls by slots of its
- * own (seen in pyarrow 26). The slots are made to lead here, and back at a detach: no code is changed. */
+ * own (seen in pyarrow 26). The slots are made to lead here, and back at a detach: no code is changed. A mimalloc with its own
+ * functions redirected (bridges/entries) is left alone, as in pyarrow 25 under `run`. */
 #define _GNU_SOURCE
 #include "kit/allocator.h"
 #include "kit/objects.h"
@@ -11,6 +12,8 @@
 
 static const char malloc_name[] = "arrow_mi_malloc_aligned", realloc_name[] = "arrow_mi_realloc_aligned",
                   free_name[] = "arrow_mi_free";
+
+static const char mimalloc_name[] = "mimalloc";
 
 static struct pool {
     struct allocator allocator;
@@ -110,6 +113,7 @@ static void visit(void *argument, const struct object_file *file)
     const char *slash = strrchr(file->path, '/');
     const char *name = slash == NULL ? file->path : slash + 1;
     if (strncmp(name, "libarrow.so", strlen("libarrow.so")) != 0 || pool_count == POOLS || is_joined(file->start) ||
+        allocator_is_taken(mimalloc_name, file->start, file->end) ||
         (!*is_sure && !objects_is_loaded(file->start)))
         return;
     void *functions[] = {shim_services.symbol_of_object(file->start, malloc_name),
@@ -119,10 +123,12 @@ static void visit(void *argument, const struct object_file *file)
         return;
     struct pool *pool = &pools[pool_count];
     *pool = (struct pool){.start = file->start, .headers = objects_headers(file->start)};
+    pool->allocator.what = mimalloc_name;
+    pool->allocator.key = (uintptr_t)functions[2];
     memcpy(&pool->malloc_aligned, &functions[0], sizeof functions[0]);
     memcpy(&pool->realloc_aligned, &functions[1], sizeof functions[1]);
     memcpy(&pool->free, &functions[2], sizeof functions[2]);
-    if (!allocator_register(&pool->allocator, allocsample_get_hooks(ALLOCSAMPLE_VERSION), "mimalloc", name))
+    if (!allocator_register(&pool->allocator, allocsample_get_hooks(ALLOCSAMPLE_VERSION), name))
         return;
     pool_count++;
     allocator_start(&pool->allocator);

@@ -1,14 +1,19 @@
-/* Heaps of allocators that are part of the program, or of a library that it is linked to: mimalloc, tcmalloc and jemalloc.
- * Their functions are led to stubs of ours (stubs.c) before the first instruction of the program, while there is one thread and
- * nobody is in them. They are found by their names in the file (search.c).
+/* Heaps of allocators that are part of the program, or of a library: mimalloc, tcmalloc and jemalloc.
+ * Their functions are led to stubs of ours (stubs.c) while nobody can be in them: before the first instruction of the program, and
+ * when the loader has mapped a library, but not run any of its code (kit/loader.h). They are found by their names in the file
+ * (search.c).
  *
- * A trial comes first: each function that can be called is called, and must count its block once, with its size. Otherwise, as when
- * one of them reaches another one in a way that search.c does not know, the code is put back and the reason is in the profile. */
+ * A trial (trial.c) comes before a heap is registered. If it fails, as when a function reaches another one in a way that plan.c does
+ * not know, the code is put back and the reason is in the profile. In a library that was opened later, the first call of one of the
+ * functions is preceded by the trial. If that fails, the stubs pass all calls: other threads may be in them. */
 #define _GNU_SOURCE
 #include "entries.h"
 
 #include "kit/asking.h"
+#include "kit/loader.h"
+#include "kit/lock.h"
 
+#include <errno.h>
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -20,14 +25,13 @@ static uint8_t place_of(const struct entry_row *row, const char *letters)
     return row->arguments[place] == 0 ? ARGUMENTS : (uint8_t)place;
 }
 
-static struct redirected {
-    struct allocator allocator;
-    struct entry entries[ENTRIES];
-    size_t count;
-    uintptr_t control; /* 0: it does not tell its counts */
-    own_counts *own_counts;
-} redirected[ALLOCATORS];
-static size_t redirected_count;
+static struct redirected redirected[ALLOCATORS];
+static _Atomic(size_t) redirected_count;
+
+/* One thread runs a trial. */
+static bridge_lock trial_lock;
+/* The program runs. */
+static bool is_late;
 
 /* Allocators that stay as they are. */
 static struct refusal {
@@ -38,16 +42,7 @@ static size_t refusal_count;
 /* Where the next malloc is, which is sampled already whatever its names. */
 static uintptr_t next_malloc;
 
-/* What entry_due has seen of a call of our own. */
-static struct {
-    bool is_on;
-    size_t allocated, freed;
-    uintptr_t block, freed_block;
-    size_t size;
-    uint64_t from_malloc; /* bytes that it took from there meanwhile */
-} trial;
-
-static uintptr_t call(uintptr_t function, const uintptr_t arguments[ARGUMENTS])
+uintptr_t entry_call(uintptr_t function, const uintptr_t arguments[ARGUMENTS])
 {
     union {
         uintptr_t address;
@@ -56,27 +51,29 @@ static uintptr_t call(uintptr_t function, const uintptr_t arguments[ARGUMENTS])
     return called.function(arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
 }
 
+static bool is_waiting(struct redirected *of)
+{
+    return UNLIKELY(atomic_load_explicit(&of->is_waiting, memory_order_acquire));
+}
+
 static void end_block(struct redirected *of, uintptr_t block)
 {
-    if (trial.is_on) {
-        trial.freed++;
-        trial.freed_block = block;
-    } else if (block != 0) {
+    if (UNLIKELY(trial_is_on))
+        trial_freed(block);
+    else if (block != 0)
         allocator_freed(&of->allocator, (void *)block);
-    }
 }
 
 static void begin_block(struct redirected *of, uintptr_t block, size_t size)
 {
-    if (trial.is_on) {
-        trial.allocated++;
-        trial.block = block;
-        trial.size = size;
-    } else if (UNLIKELY(atomic_load_explicit(&of->allocator.heap, memory_order_relaxed) == NULL)) {
+    if (UNLIKELY(trial_is_on))
+        trial_allocated(block, size);
+    else if (is_waiting(of))
+        ; /* all calls come here, so that the thread counts once the trial is over */
+    else if (UNLIKELY(atomic_load_explicit(&of->allocator.heap, memory_order_acquire) == NULL))
         allocator_pass(&of->allocator);
-    } else if (block != 0) {
+    else if (block != 0)
         allocator_allocated(&of->allocator, (void *)block, size);
-    }
 }
 
 /* No size is so large, so that the block stays as it is. */
@@ -86,14 +83,14 @@ static uintptr_t size_of_block(const struct entry *entry, const uintptr_t argume
     memcpy(changed, arguments, sizeof changed);
     changed[entry->size] = SIZE_MAX;
     changed[entry->offset] = 0;
-    return call(entry->original, changed);
+    return entry_call(entry->original, changed);
 }
 
 /* As with malloc, a block that changes in place ends, and another one begins. */
 static uintptr_t change_in_place(const struct entry *entry, const uintptr_t arguments[ARGUMENTS])
 {
     struct redirected *of = entry->of;
-    uintptr_t before = size_of_block(entry, arguments), after = call(entry->original, arguments);
+    uintptr_t before = size_of_block(entry, arguments), after = entry_call(entry->original, arguments);
     if (after == before)
         return after;
     uint64_t *left = &allocator_left[of->allocator.number];
@@ -106,6 +103,29 @@ static uintptr_t change_in_place(const struct entry *entry, const uintptr_t argu
     return after;
 }
 
+static bool register_heap(struct redirected *of)
+{
+    return allocator_register(&of->allocator, allocsample_get_hooks(ALLOCSAMPLE_VERSION), of->file);
+}
+
+/* The thread is about to call the allocator: it holds none of its locks. While another one runs a trial, blocks are not counted. */
+COLD static void try_waiting(struct redirected *of)
+{
+    const char *what, *why;
+    int saved_errno = errno;
+    if (!lock_try(&trial_lock))
+        return;
+    if (is_waiting(of)) {
+        if (trial_passes(of, &what, &why) && register_heap(of))
+            allocator_start(&of->allocator);
+        else
+            allocator_return_number(&of->allocator, true);
+        atomic_store_explicit(&of->is_waiting, false, memory_order_release);
+    }
+    lock_release(&trial_lock);
+    errno = saved_errno;
+}
+
 uintptr_t entry_due(const struct entry *entry, const uintptr_t arguments[ARGUMENTS])
 {
     struct redirected *of = entry->of;
@@ -114,166 +134,21 @@ uintptr_t entry_due(const struct entry *entry, const uintptr_t arguments[ARGUMEN
         return change_in_place(entry, arguments);
     if (kind == ENTRY_FREES) {
         end_block(of, arguments[entry->block]);
-        return call(entry->original, arguments);
+        return entry_call(entry->original, arguments);
     }
     /* As the stub has computed it: a product that overflows is no block's size. */
     size_t size = arguments[entry->size] * (entry->count == ARGUMENTS ? 1 : arguments[entry->count]);
     allocator_left[of->allocator.number] += shim_charged(size);
+    if (is_waiting(of) && !trial_is_on)
+        try_waiting(of);
     /* The old block ends first: as soon as it is free, another thread may have its address. */
     if (kind == ENTRY_RESIZES)
         end_block(of, arguments[entry->block]);
-    uintptr_t result = call(entry->original, arguments), block = result;
+    uintptr_t result = entry_call(entry->original, arguments), block = result;
     if (kind == ENTRY_STORES)
         block = result == 0 ? *(const uintptr_t *)arguments[entry->block] : 0;
     begin_block(of, block, size);
     return result;
-}
-
-/* ---- the trial ---- */
-
-enum { ALIGNMENT = 64 };
-
-/* Fills in the arguments, with the letters of the row. */
-static void fill_in(const struct entry_row *row, uintptr_t arguments[ARGUMENTS], uintptr_t block, size_t size, uintptr_t *slot)
-{
-    enum { COUNT = 4 };
-    bool has_count = strchr(row->arguments, 'n') != NULL;
-    for (size_t i = 0; row->arguments[i] != 0; i++) {
-        switch (row->arguments[i]) {
-        case 'b':
-            arguments[i] = block;
-            break;
-        case 's':
-        case 'S':
-            arguments[i] = has_count ? size / COUNT : size;
-            break;
-        case 'n':
-            arguments[i] = COUNT;
-            break;
-        case 'a':
-            arguments[i] = ALIGNMENT;
-            break;
-        case 'o':
-        case 'f':
-            arguments[i] = 0;
-            break;
-        default:
-            arguments[i] = (uintptr_t)slot;
-        }
-    }
-}
-
-static uintptr_t try_call(struct redirected *of, const struct entry *entry, uintptr_t block, size_t size)
-{
-    uintptr_t arguments[ARGUMENTS] = {0}, slot = 0;
-    fill_in(entry->row, arguments, block, size, &slot);
-    trial.allocated = trial.freed = 0;
-    trial.block = trial.freed_block = 0;
-    /* Every charge is more than that. */
-    allocator_left[of->allocator.number] = 0;
-    struct shim_counters *counters = shim_services.counters();
-    struct shim_quiet quiet = shim_quiet_begin(counters);
-    uintptr_t result = call(entry->start, arguments);
-    trial.from_malloc = quiet.bytes_until_sample - counters->bytes_until_sample + counters->muted_bytes - quiet.muted_bytes;
-    shim_quiet_end(quiet);
-    return entry->row->kind == ENTRY_STORES ? slot : result;
-}
-
-/* A free function looks for a sample where the filter says so. */
-static uintptr_t try_call_with_block(struct redirected *of, const struct entry *entry, uintptr_t block, size_t size)
-{
-    _Atomic(uint8_t) *mark = &shim_services.block_filter[shim_filter_granule((const void *)block)];
-    atomic_fetch_add(mark, 1);
-    uintptr_t result = try_call(of, entry, block, size);
-    atomic_fetch_sub(mark, 1);
-    return trial.freed >= 1 && trial.freed_block == block ? result : 0;
-}
-
-static bool is_counted_once(uintptr_t block, size_t size)
-{
-    return block != 0 && trial.allocated == 1 && trial.block == block && trial.size == size && trial.from_malloc < size;
-}
-
-/* The first of these lists of arguments for which there is a function. */
-static const struct entry *find(const struct redirected *of, enum entry_kind kind, const char *const lists[4])
-{
-    for (size_t list = 0; list < 4 && lists[list] != NULL; list++)
-        for (size_t i = 0; i < of->count; i++)
-            if (of->entries[i].row->kind == kind && strcmp(of->entries[i].row->arguments, lists[list]) == 0)
-                return &of->entries[i];
-    return NULL;
-}
-
-/* An entry that makes blocks for this one to free or to change. */
-static const struct entry *maker_for(const struct redirected *of, const struct entry *entry)
-{
-    static const char *const aligned[4] = {"sa", "as"}, *const any[4] = {"s", "sf", "sa", "as"};
-    bool is_aligned = strchr(entry->row->arguments, 'a') != NULL;
-    return find(of, ENTRY_ALLOCATES, is_aligned ? aligned : any);
-}
-
-/* One that frees blocks whose size is what was asked for. */
-static const struct entry *freeing(const struct redirected *of)
-{
-    static const char *const lists[4] = {"b", "bf", "bs", "bsf"};
-    return find(of, ENTRY_FREES, lists);
-}
-
-/* A block that is a page at least cannot be freed by its size. */
-static bool can_be_tried(const struct entry *entry, const struct entry *frees)
-{
-    return strstr(entry->row->name, "valloc") == NULL || strchr(frees->row->arguments, 's') == NULL;
-}
-
-static bool passes(struct redirected *of, const struct entry *entry, size_t size)
-{
-    const struct entry *frees = freeing(of);
-    enum entry_kind kind = entry->row->kind;
-    uintptr_t block = 0;
-    if (!can_be_tried(entry, frees))
-        return true;
-    if (kind == ENTRY_FREES || kind == ENTRY_RESIZES || kind == ENTRY_IN_PLACE) {
-        const struct entry *maker = maker_for(of, entry);
-        if (maker == NULL)
-            return true; /* a program that cannot allocate so does not free so */
-        block = try_call(of, maker, 0, 320);
-        if (!is_counted_once(block, 320))
-            return false;
-        if (kind == ENTRY_FREES) {
-            try_call_with_block(of, entry, block, 320);
-            return trial.freed >= 1 && trial.freed_block == block && trial.allocated == 0;
-        }
-        if (kind == ENTRY_IN_PLACE) {
-            bool stays = try_call(of, entry, block, 320) >= 320 && trial.allocated == 0 && trial.freed == 0;
-            try_call_with_block(of, frees, block, 320);
-            return stays && trial.freed_block == block;
-        }
-        block = try_call_with_block(of, entry, block, size);
-    } else {
-        block = try_call(of, entry, 0, size);
-    }
-    bool is_right = is_counted_once(block, size);
-    if (!is_right || block == 0)
-        return false; /* it stays allocated */
-    try_call_with_block(of, frees, block, size);
-    return trial.freed_block == block;
-}
-
-/* The function that fails, or NULL. */
-static const struct entry *try_all(struct redirected *of)
-{
-    static const size_t sizes[] = {64, 320, 70016};
-    const struct entry *failed = NULL;
-    trial.is_on = true;
-    for (size_t i = 0; i < of->count && failed == NULL; i++) {
-        const struct entry *entry = &of->entries[i];
-        size_t count = strchr(entry->row->arguments, 'S') != NULL ? 2 : 3;
-        for (size_t j = 0; j < count && failed == NULL; j++)
-            failed = passes(of, entry, sizes[j]) ? NULL : entry;
-    }
-    trial.is_on = false;
-    allocator_left[of->allocator.number] = 0;
-    return failed;
 }
 
 /* ---- joining ---- */
@@ -287,17 +162,19 @@ static void refuse(const struct entries_found *found, const char *what, const ch
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         strncat(refusal->heap, parts[i], sizeof refusal->heap - 1 - strlen(refusal->heap));
     strncpy(refusal->what, what, sizeof refusal->what - 1);
-    shim_services.decline(refusal->heap, refusal->what, why);
+    if (!is_late)
+        shim_services.decline(refusal->heap, refusal->what, why);
 }
 
 static void prepare(struct redirected *of, const struct entries_found *found)
 {
-    memset(of, 0, sizeof *of);
     of->count = found->count;
+    of->object = found->object;
+    memcpy(of->file, found->file, sizeof of->file);
     of->control = found->control;
     of->own_counts = found->allocator->own_counts;
-    of->allocator.number = allocator_next_number();
-    of->allocator.key = found->control;
+    of->allocator.what = found->allocator->name;
+    of->allocator.key = found->key;
     for (size_t i = 0; i < found->count; i++) {
         const struct entry_row *row = found->entries[i].row;
         of->entries[i] = (struct entry){
@@ -312,50 +189,100 @@ static void prepare(struct redirected *of, const struct entries_found *found)
     }
 }
 
-static void join_found(const struct entries_found *found)
+/* NULL: it is refused, and its code is as it was. */
+static struct redirected *put_stubs(const struct entries_found *found)
 {
-    const allocsample_hooks *hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
-    struct shim_object of_next, of_found;
-    bool is_next = shim_services.find_object((const void *)next_malloc, &of_next) &&
-                   shim_services.find_object((const void *)found->start, &of_found) &&
-                   of_next.headers == of_found.headers;
-    if (is_next)
-        return;
+    size_t index = atomic_load_explicit(&redirected_count, memory_order_relaxed);
     if (found->refused != NULL) {
         refuse(found, found->what, found->refused);
-        return;
+        return NULL;
     }
-    if (redirected_count == ALLOCATORS || allocator_next_number() == ALLOCATORS) {
+    struct redirected *of = index == ALLOCATORS ? NULL : &redirected[index];
+    if (of != NULL)
+        prepare(of, found);
+    if (of == NULL || !allocator_take_number(&of->allocator)) {
         refuse(found, "it", "is one allocator too many");
-        return;
+        return NULL;
     }
-    struct redirected *of = &redirected[redirected_count];
-    prepare(of, found);
-    if (freeing(of) == NULL) {
-        refuse(found, "a function that frees", "is missing");
+    bool can_be_tried = trial_can_be_run(of);
+    if (can_be_tried && stubs_put(found, of->entries, of->allocator.number))
+        return of;
+    refuse(found, can_be_tried ? "its code" : "a function that frees", can_be_tried ? "cannot be changed here" : "is missing");
+    allocator_return_number(&of->allocator, false);
+    return NULL;
+}
+
+static void add_redirected(void)
+{
+    /* Release: whoever sees the number sees the fields. */
+    atomic_fetch_add_explicit(&redirected_count, 1, memory_order_release);
+}
+
+static bool is_next(const struct entries_found *found)
+{
+    struct shim_object of_next, of_found;
+    return shim_services.find_object((const void *)next_malloc, &of_next) &&
+           shim_services.find_object((const void *)found->start, &of_found) && of_next.headers == of_found.headers;
+}
+
+/* Before the first instruction of the program. */
+static void join_found(const struct entries_found *found)
+{
+    struct redirected *of = is_next(found) ? NULL : put_stubs(found);
+    if (of == NULL)
         return;
-    }
-    if (!stubs_put(found, of->entries, of->allocator.number)) {
-        refuse(found, "its code", "cannot be changed here");
-        return;
-    }
-    const struct entry *failed = try_all(of);
-    const char *why = trial.from_malloc == 0 ? "did not pass its trial" : "takes its blocks from malloc, which is sampled";
-    if (failed != NULL || !allocator_register(&of->allocator, hooks, found->allocator->name, found->file)) {
+    const char *what = "it", *why = "has no room";
+    if (!trial_passes(of, &what, &why) || !register_heap(of)) {
         stubs_take_back(found);
-        refuse(found, failed != NULL ? failed->row->name : "it", failed != NULL ? why : "has no room");
+        refuse(found, what, why);
+        allocator_return_number(&of->allocator, false);
         return;
     }
     /* libc may have allocated since: without a heap, the thread would look again after a mebibyte. */
     allocator_left[of->allocator.number] = 0;
-    redirected_count++;
+    add_redirected();
     allocator_start(&of->allocator);
+}
+
+/* ---- libraries that are opened later ---- */
+
+/* It is not relocated yet, so its functions cannot be called. */
+static void join_mapped(const struct entries_found *found)
+{
+    struct redirected *of = put_stubs(found);
+    if (of == NULL)
+        return;
+    atomic_store_explicit(&of->is_waiting, true, memory_order_relaxed);
+    add_redirected();
+}
+
+static void mapped(uintptr_t object)
+{
+    if (shim_services.is_asked_for(BRIDGE_EMBEDDED))
+        entries_search(object, join_mapped);
+}
+
+/* An unloaded library leaves its blocks mapped, but their ends can no longer be seen. */
+static void after_dlclose(void)
+{
+    size_t count = atomic_load_explicit(&redirected_count, memory_order_acquire);
+    for (size_t i = 0; i < count && shim_services.is_on(); i++) {
+        struct redirected *of = &redirected[i];
+        if (of->object == 0 || stubs_are_there(of))
+            continue;
+        of->object = of->control = 0;
+        if (of->allocator.registered == NULL)
+            allocator_return_number(&of->allocator, true);
+        allocator_unregister(&of->allocator);
+    }
 }
 
 static void join(void)
 {
     next_malloc = (uintptr_t)shim_services.find_symbol("malloc");
-    entries_search(join_found);
+    entries_search(0, join_found);
+    is_late = true;
+    loader_watch(mapped);
 }
 
 /* The stubs stay, and pass all calls. */
@@ -368,7 +295,8 @@ static void detach(void)
 static void attach(void)
 {
     for (size_t i = 0; i < redirected_count; i++)
-        allocator_resume(&redirected[i].allocator);
+        if (redirected[i].object != 0 && redirected[i].allocator.registered != NULL)
+            allocator_resume(&redirected[i].allocator);
 }
 
 /* ---- what they count themselves ---- */
@@ -384,7 +312,7 @@ static void count_all(void)
     for (size_t i = 0; i < redirected_count; i++) {
         struct bridge_own *own = &counted.own[counted.count];
         own->heap = redirected[i].allocator.registered;
-        if (redirected[i].control != 0 && redirected[i].own_counts(redirected[i].control, own->bytes))
+        if (own->heap != NULL && redirected[i].control != 0 && redirected[i].own_counts(redirected[i].control, own->bytes))
             counted.count++;
     }
 }
@@ -403,6 +331,7 @@ static size_t count(struct bridge_own *own, size_t room)
 
 static void after_fork_in_child(void)
 {
+    lock_release(&trial_lock);
     allocators_after_fork_in_child();
     asking_after_fork_in_child();
 }
@@ -414,6 +343,7 @@ const struct bridge bridge_entries = {
     .attach = attach,
     .detach = detach,
     .count = count,
+    .after_dlclose = after_dlclose,
     .after_fork_in_child = after_fork_in_child,
 };
 

@@ -12,6 +12,8 @@
 #define SITES 64
 /* All of these are the first five arguments or fewer. */
 #define ARGUMENTS 6
+/* Of the file's name, which is cut if it is longer. */
+#define FILE_NAME 96
 
 enum entry_kind {
     ENTRY_ALLOCATES, /* returns a block */
@@ -86,14 +88,16 @@ struct entries_found {
     struct entry_site sites[SITES];
     size_t site_count;
     uintptr_t start, end;   /* most of the allocator's code */
+    uintptr_t key;        /* the function of this name */
     uintptr_t control;    /* 0: it is not there */
     const char *refused;  /* NULL: its entries can be redirected */
     char what[64];        /* which function is refused */
-    char file[96];
+    char file[FILE_NAME];
 };
 
-/* Looks for these allocators in all files with code, and calls `join` with each. */
-HIDDEN void entries_search(void (*join)(const struct entries_found *found));
+/* Looks for these allocators in the file that is mapped from `object` on, or in all files with code if that is 0, and calls `join`
+ * with each. */
+HIDDEN void entries_search(uintptr_t object, void (*join)(const struct entries_found *found));
 
 /* ---- stubs ---- */
 
@@ -101,15 +105,42 @@ struct entry {
     struct redirected *of;
     const struct entry_row *row;
     uintptr_t start;
-    uintptr_t original; /* does what the function did before */
+    uintptr_t jump, stub; /* the jump in the function, and where it leads to */
+    uintptr_t original;   /* does what the function did before */
     uint8_t block, size, count, offset; /* the numbers of its arguments; ARGUMENTS: it has none */
 };
 
-/* The allocator's functions are led to stubs near them, and back. Before the program's threads exist only. */
+/* An allocator whose functions are led to stubs. */
+struct redirected {
+    struct allocator allocator;
+    struct entry entries[ENTRIES];
+    size_t count;
+    uintptr_t object;          /* 0: it is gone */
+    _Atomic(bool) is_waiting;  /* for its trial */
+    char file[FILE_NAME];
+    uintptr_t control;         /* 0: it does not tell its counts */
+    own_counts *own_counts;
+};
+
+/* The allocator's functions are led to stubs near them, and back, while no other thread can be in them. */
 HIDDEN bool stubs_put(const struct entries_found *found, struct entry *entries, size_t number);
 HIDDEN void stubs_take_back(const struct entries_found *found);
+/* Whether the functions still lead there: their library may be gone. */
+HIDDEN bool stubs_are_there(const struct redirected *of);
 
 /* Called by a stub: a sample may be due, or a sampled block ends. Returns what the function returns. */
 HIDDEN uintptr_t entry_due(const struct entry *entry, const uintptr_t arguments[ARGUMENTS]);
+HIDDEN uintptr_t entry_call(uintptr_t function, const uintptr_t arguments[ARGUMENTS]);
+
+/* ---- trials ---- */
+
+/* Whether it has the functions that a trial needs. */
+HIDDEN bool trial_can_be_run(const struct redirected *of);
+/* Whether all functions count one block at a time. If not, which one does what else. */
+HIDDEN bool trial_passes(struct redirected *of, const char **what, const char **why);
+/* On a thread that runs a trial, calls are reported to it. */
+extern HIDDEN _Thread_local bool trial_is_on __attribute__((tls_model("initial-exec")));
+HIDDEN void trial_freed(uintptr_t block);
+HIDDEN void trial_allocated(uintptr_t block, size_t size);
 
 #endif

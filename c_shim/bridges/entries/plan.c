@@ -390,9 +390,30 @@ static void look_at_all_code(struct search *search)
     }
 }
 
+/* Whether the loader changes code of the file. */
+static bool is_code_relocated(struct search *search)
+{
+    Elf64_Phdr segment;
+    Elf64_Dyn entry;
+    for (unsigned i = 0; i < search->file.header.e_phnum; i++) {
+        uint64_t place = search->file.header.e_phoff + (uint64_t)i * sizeof segment;
+        if (!symbol_file_read(&search->file, &segment, sizeof segment, place))
+            return true;
+        for (uint64_t at = 0; segment.p_type == PT_DYNAMIC && at < segment.p_filesz; at += sizeof entry) {
+            if (!symbol_file_read(&search->file, &entry, sizeof entry, segment.p_offset + at))
+                return true;
+            if (entry.d_tag == DT_TEXTREL || (entry.d_tag == DT_FLAGS && (entry.d_un.d_val & DF_TEXTREL) != 0))
+                return true;
+        }
+    }
+    return false;
+}
+
 void search_plan(struct search *search)
 {
     struct entries_found *found = &search->found;
+    if (is_code_relocated(search))
+        search_refuse(found, "its code", "is relocated");
     ranges_sort(search->functions, search->function_count, sizeof search->functions[0]);
     drop_changed(search);
     find_range(search);

@@ -128,6 +128,8 @@ static void note_symbol(struct search *search, const Elf64_Sym *symbol, const ch
     const char *rest = without_prefix(search, name);
     if (allocator->control != NULL && rest != NULL && strcmp(rest, allocator->control) == 0)
         found->control = start;
+    if (rest != NULL && strcmp(rest, allocator->key) == 0)
+        found->key = start;
     enum ownership ownership = ownership_of(search, name);
     const struct entry_row *row = row_of(search, name);
     if (row != NULL) {
@@ -187,13 +189,13 @@ static void visit(void *argument, const struct object_file *file)
     symbol_file_close(&search->file);
 }
 
-void entries_search(void (*join)(const struct entries_found *found))
+void entries_search(uintptr_t object, void (*join)(const struct entries_found *found))
 {
     struct search *search = memory_map(sizeof *search);
     if (search == NULL)
         return;
     search->join = join;
-    objects_each(0, visit, search);
+    objects_each(object, visit, search);
     munmap(search, sizeof *search);
 }
 

@@ -265,11 +265,26 @@ bool stubs_put(const struct entries_found *found, struct entry *entries, size_t 
     for (size_t i = 0; i < found->site_count && is_put; i++)
         is_put = is_moved(found, &found->sites[i]) ||
                  put_site(&found->sites[i], stubs[found->sites[i].to].original);
-    for (size_t i = 0; i < found->count && is_put; i++)
-        is_put = code_put_jump(place_of(&found->entries[i]), (const void *)stubs[i].start);
+    for (size_t i = 0; i < found->count && is_put; i++) {
+        entries[i].jump = (uintptr_t)place_of(&found->entries[i]);
+        entries[i].stub = stubs[i].start;
+        is_put = code_put_jump((void *)entries[i].jump, (const void *)entries[i].stub);
+    }
     if (!is_put)
         stubs_take_back(found);
     return is_put;
+}
+
+bool stubs_are_there(const struct redirected *of)
+{
+    const struct entry *entry = &of->entries[0];
+    uint8_t code[JUMP];
+    struct iovec memory = {(void *)entry->jump, sizeof code};
+    int32_t distance;
+    if (shim_services.copy_foreign(code, sizeof code, &memory, 1) != sizeof code || code[0] != 0xe9)
+        return false;
+    memcpy(&distance, code + 1, sizeof distance);
+    return entry->jump + sizeof code + (uintptr_t)(intptr_t)distance == entry->stub;
 }
 
 /* Passes the arguments as an array, and stands on the stack in place of the function. */

@@ -211,22 +211,27 @@ static bool calibrate(struct instance *instance, const struct jemalloc_found *fo
     return is_allocated && calibration->freed == block && is_known_type;
 }
 
+static const char jemalloc_name[] = "jemalloc";
+
 static void join_found(const struct jemalloc_found *found)
 {
     bool is_next = next_malloc >= found->start && next_malloc < found->end;
     if (is_next)
         memcpy(&next_control, &found->functions[JEMALLOC_MALLCTL], sizeof next_control);
-    if (is_next || instance_count == ALLOCATORS || allocator_is_registered(found->functions[JEMALLOC_MALLCTL]))
+    uintptr_t key = found->functions[JEMALLOC_MALLCTL];
+    if (is_next || instance_count == ALLOCATORS || allocator_is_taken(jemalloc_name, key, key + 1))
         return;
     struct instance *instance = &instances[instance_count];
     *instance = (struct instance){.start = found->start};
     memcpy(&instance->mallctl, &found->functions[JEMALLOC_MALLCTL], sizeof instance->mallctl);
     instance->headers = objects_headers(found->start);
+    instance->allocator.what = jemalloc_name;
+    instance->allocator.key = key;
     if (!install(instance))
         return;
     instance_count++;
     const allocsample_hooks *hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
-    if (!calibrate(instance, found) || !allocator_register(&instance->allocator, hooks, "jemalloc", found->file)) {
+    if (!calibrate(instance, found) || !allocator_register(&instance->allocator, hooks, found->file)) {
         remove_hooks(instance);
         /* Takes the mark of this thread away, which may end now. */
         calibrate(instance, found);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "kit/allocator.h"
 
+#include "kit/lock.h"
 #include "kit/memory.h"
 #include "kit/resume.h"
 
@@ -18,8 +19,11 @@ static bool has_key;
 static struct allocator_thread *threads;
 static _Atomic(size_t) threads_used; /* those beyond were never taken */
 static allocsample_heap *registered[ALLOCATORS];
-static uintptr_t keys[ALLOCATORS];
-static size_t allocator_total;
+/* Those that bridges have taken. */
+static _Atomic(const char *) whats[ALLOCATORS];
+static _Atomic(uintptr_t) keys[ALLOCATORS]; /* 0: none */
+static bridge_lock registering;
+static _Atomic(size_t) numbers_taken;
 
 static _Thread_local struct allocator_thread *allocator_thread __attribute__((tls_model("initial-exec")));
 _Thread_local uint64_t allocator_left[ALLOCATORS] __attribute__((tls_model("initial-exec")));
@@ -68,6 +72,7 @@ COLD static struct allocator_thread *join_thread(void)
 
 void allocators_after_fork_in_child(void)
 {
+    lock_release(&registering);
     size_t used = atomic_load_explicit(&threads_used, memory_order_relaxed);
     for (struct allocator_thread *thread = threads; thread < threads + used; thread++)
         if (thread != allocator_thread && atomic_load_explicit(&thread->taken, memory_order_relaxed))
@@ -125,18 +130,40 @@ static bool prepare(const allocsample_hooks *agents)
     return hooks != NULL && threads != NULL && has_key;
 }
 
-size_t allocator_next_number(void)
+bool allocator_take_number(struct allocator *allocator)
 {
-    return allocator_total;
+    size_t number = atomic_load(&numbers_taken);
+    do
+        if (number == ALLOCATORS)
+            return false;
+    while (!atomic_compare_exchange_weak(&numbers_taken, &number, number + 1));
+    allocator->number = number;
+    allocator->is_numbered = true;
+    atomic_store(&whats[number], allocator->what);
+    atomic_store(&keys[number], allocator->key);
+    return true;
 }
 
-bool allocator_register(struct allocator *allocator, const allocsample_hooks *agents, const char *what,
-                        const char *file)
+/* Only the last one can be taken again. */
+void allocator_return_number(struct allocator *allocator, bool has_counted)
+{
+    size_t taken = allocator->number + 1;
+    atomic_store(&keys[allocator->number], 0);
+    if (!has_counted)
+        atomic_compare_exchange_strong(&numbers_taken, &taken, allocator->number);
+    allocator->is_numbered = false;
+}
+
+bool allocator_register(struct allocator *allocator, const allocsample_hooks *agents, const char *file)
 {
     char name[256] = {0};
-    if (allocator_total == ALLOCATORS || !prepare(agents))
+    if (!lock_try_longer(&registering))
         return false;
-    const char *parts[] = {what, " in ", file};
+    bool is_prepared = prepare(agents);
+    lock_release(&registering);
+    if (!is_prepared || (!allocator->is_numbered && !allocator_take_number(allocator)))
+        return false;
+    const char *parts[] = {allocator->what, " in ", file};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         strncat(name, parts[i], sizeof name - 1 - strlen(name));
     allocsample_heap_description description = {
@@ -144,17 +171,17 @@ bool allocator_register(struct allocator *allocator, const allocsample_hooks *ag
     allocator->registered = hooks->heap_register(&description);
     if (allocator->registered == NULL)
         return false;
-    allocator->number = allocator_total++;
     registered[allocator->number] = allocator->registered;
-    keys[allocator->number] = allocator->key;
     return true;
 }
 
-bool allocator_is_registered(uintptr_t key)
+bool allocator_is_taken(const char *what, uintptr_t start, uintptr_t end)
 {
-    for (size_t i = 0; i < allocator_total; i++)
-        if (keys[i] == key && key != 0)
+    for (size_t i = 0; i < ALLOCATORS; i++) {
+        uintptr_t key = atomic_load(&keys[i]);
+        if (key >= start && key < end && strcmp(atomic_load(&whats[i]), what) == 0)
             return true;
+    }
     return false;
 }
 
@@ -180,6 +207,6 @@ void allocator_unregister(struct allocator *allocator)
     allocator_stop(allocator);
     if (allocator->registered == NULL)
         return;
-    keys[allocator->number] = 0;
+    atomic_store(&keys[allocator->number], 0);
     hooks->heap_unregister(allocator->registered);
 }

@@ -10,9 +10,11 @@
 #define ALLOCATORS 4
 
 struct allocator {
-    uintptr_t key; /* a function that only this allocator has; 0: nobody else asks */
+    const char *what;
+    uintptr_t key; /* a function that only this allocator has */
     allocsample_heap *registered;
     _Atomic(allocsample_heap *) heap; /* NULL: not sampled now */
+    bool is_numbered;
     size_t number;
 };
 
@@ -27,13 +29,14 @@ struct allocator_thread {
  * allocator_count; 0 until the thread has one. */
 extern HIDDEN _Thread_local uint64_t allocator_left[ALLOCATORS] __attribute__((tls_model("initial-exec")));
 
-/* The number of the allocator that is registered next, or ALLOCATORS. */
-HIDDEN size_t allocator_next_number(void);
+/* Gives an allocator its number before it is registered, for code that counts by then. False: there is none left. Any thread. */
+HIDDEN bool allocator_take_number(struct allocator *allocator);
+/* It is not joined after all. Its number can be taken again if no thread has counted by it. */
+HIDDEN void allocator_return_number(struct allocator *allocator, bool has_counted);
 /* Registers the heap "WHAT in FILE", which is not sampled yet. False: there are too many, or there is no memory. */
-HIDDEN bool allocator_register(struct allocator *allocator, const allocsample_hooks *hooks, const char *what,
-                               const char *file);
-/* Whether a bridge has registered the allocator that this function belongs to. */
-HIDDEN bool allocator_is_registered(uintptr_t key);
+HIDDEN bool allocator_register(struct allocator *allocator, const allocsample_hooks *hooks, const char *file);
+/* Whether a bridge has taken such an allocator, with a key between these addresses. */
+HIDDEN bool allocator_is_taken(const char *what, uintptr_t start, uintptr_t end);
 HIDDEN void allocator_start(struct allocator *allocator);
 /* After a detach. */
 HIDDEN void allocator_resume(struct allocator *allocator);
