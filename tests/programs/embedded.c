@@ -1,5 +1,5 @@
 // Behaviour: allocates by a jemalloc of its own, whose names begin with `app_`, as it is told line by line. With -DLIBRARY it
-// is that part alone, to be opened. With -DINLINED it also calls a function that its allocator has for itself, as programs do that
+// is that part alone, to be opened, and keeps a block that it allocates first of all. With -DINLINED it also calls a function that its allocator has for itself, as programs do that
 // have the allocator's fast paths inside their own functions. With -DMIMALLOC or -DTCMALLOC it allocates by that one.
 // Lines (each is answered by one line):
 //   open PATH | close               a library of its kind: its allocator is used from now on
@@ -170,6 +170,15 @@ NOINLINE static void released(void *block, size_t size, unsigned way) {
 }
 const struct allocator embedded_allocator = {{first, second, third, fourth}, resized, NULL, released, NULL, NULL};
 #define OWN
+#endif
+
+#ifdef LIBRARY
+NOINLINE static void constructed(void) {
+    static void *kept;
+    first(1600, &kept);
+    KEEP(kept);
+}
+__attribute__((constructor)) static void begin(void) { constructed(); }
 #endif
 
 #ifndef LIBRARY

@@ -182,12 +182,13 @@ static enum ownership jemalloc_owns(const char *name)
         "isfree",   "ixalloc",   "large_",            "malloc_",  "opt_",      "pa_",     "pac_",       "pages_",
         "pai_",     "peak",      "prof",              "psset",    "quarantine", "rtree",  "safety",     "san_",
         "sdalloc",  "sec_",      "stats_",            "tcache",   "te_",       "thread_", "tsd_",       "witness",
-        /* What its operators call. */
-        "_Z13fallback_impl", "_ZL9handleOOM", "_Z7newImpl", "_ZL7newImpl",
     };
+    static const char *const of_operators[] = {"_Z13fallback_impl", "_ZL9handleOOM", "_Z7newImpl", "_ZL7newImpl"};
     if (begins_with(name, "je_"))
         return OWN_BY_NAME;
-    return BEGINS_WITH_ONE(name, internal) ? OWN_PROBABLY : OWN_NOT;
+    /* Most names of a large program begin like those of the operators. */
+    bool is_probable = name[0] == '_' ? BEGINS_WITH_ONE(name, of_operators) : BEGINS_WITH_ONE(name, internal);
+    return is_probable ? OWN_PROBABLY : OWN_NOT;
 }
 
 /* The slow paths of its fast paths, which a compiler may have put into the program's functions. */

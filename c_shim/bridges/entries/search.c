@@ -22,19 +22,22 @@ void search_refuse(struct entries_found *found, const char *what, const char *wh
 
 /* ---- names ---- */
 
-/* It may be the end of another name. */
-static bool has_name(struct search *search, const char *name)
+/* Which allocators' keys are among the names, a bit for each. A key may be the end of another name. */
+static uint32_t find_keys(struct search *search)
 {
-    size_t length = strlen(name) + 1;
+    uint32_t keys = 0;
     for (uint64_t at = search->file.text; at < search->file.text_end; at += PIECE) {
         uint64_t left = search->file.text_end - at;
         size_t bytes = left < PIECE + OVERLAP ? (size_t)left : PIECE + OVERLAP;
         if (!symbol_file_read(&search->file, search->piece, bytes, at))
-            return false;
-        if (memmem(search->piece, bytes, name, length) != NULL)
-            return true;
+            return 0;
+        for (size_t i = 0; i < entry_allocator_count; i++) {
+            const char *key = entry_allocators[i].key;
+            if ((keys >> i & 1) == 0 && memmem(search->piece, bytes, key, strlen(key) + 1) != NULL)
+                keys |= UINT32_C(1) << i;
+        }
     }
-    return false;
+    return keys;
 }
 
 /* The name without the prefix of this build, or NULL if it has another one. */
@@ -44,18 +47,18 @@ static const char *without_prefix(const struct search *search, const char *name)
     return strncmp(name, search->prefix, length) == 0 ? name + length : NULL;
 }
 
-static enum ownership ownership_of(const struct search *search, const char *name)
+static enum ownership ownership_of(const struct search *search, const char *name, const char *rest)
 {
-    const char *rest = without_prefix(search, name);
     if (rest != NULL && search->prefix[0] != 0)
         return OWN_BY_NAME;
     return search->found.allocator->owns(name);
 }
 
-static const struct entry_row *row_of(const struct search *search, const char *name)
+static const struct entry_row *row_of(const struct search *search, const char *name, const char *rest)
 {
     const struct entry_allocator *allocator = search->found.allocator;
-    const char *rest = without_prefix(search, name);
+    if (rest == NULL && strncmp(name, "_Z", 2) != 0)
+        return NULL;
     for (size_t i = 0; i < allocator->count; i++) {
         const struct entry_row *row = &allocator->rows[i];
         const char *wanted = entry_is_operator(row) ? name : rest;
@@ -130,16 +133,17 @@ static void note_symbol(struct search *search, const Elf64_Sym *symbol, const ch
         found->control = start;
     if (rest != NULL && strcmp(rest, allocator->key) == 0)
         found->key = start;
-    enum ownership ownership = ownership_of(search, name);
-    const struct entry_row *row = row_of(search, name);
+    enum ownership ownership = ownership_of(search, name, rest);
+    const struct entry_row *row = row_of(search, name, rest);
+    if (ownership == OWN_NOT && row == NULL)
+        return;
     if (row != NULL) {
         bool is_global = ELF64_ST_BIND(symbol->st_info) != STB_LOCAL;
         ownership = entry_is_operator(row) ? OWN_PROBABLY : OWN_BY_NAME;
         note_entry(found, &(struct entry_found){.row = row, .start = start, .end = end, .is_global = is_global});
     }
     bool hands_out = row == NULL && allocator->hands_out(rest != NULL ? rest : name);
-    if (ownership != OWN_NOT)
-        note_function(search, &(struct function){start, end, ownership, hands_out, symbol->st_name}, name);
+    note_function(search, &(struct function){start, end, ownership, hands_out, symbol->st_name}, name);
 }
 
 /* ---- files ---- */
@@ -160,7 +164,7 @@ static void search_for_build(struct search *search, const struct entry_allocator
 static void search_for(struct search *search, const struct entry_allocator *allocator, const char *path)
 {
     uint64_t bytes = search->file.text_end - search->file.text;
-    if (!has_name(search, allocator->key) || bytes == 0 || bytes > MOST_TEXT)
+    if (bytes == 0 || bytes > MOST_TEXT)
         return;
     char *text = memory_map(bytes + 1);
     if (text == NULL)
@@ -184,8 +188,10 @@ static void visit(void *argument, const struct object_file *file)
     struct search *search = argument;
     if (!symbol_file_open(&search->file, file))
         return;
+    uint32_t keys = find_keys(search);
     for (size_t i = 0; i < entry_allocator_count; i++)
-        search_for(search, &entry_allocators[i], file->path);
+        if ((keys >> i & 1) != 0)
+            search_for(search, &entry_allocators[i], file->path);
     symbol_file_close(&search->file);
 }
 

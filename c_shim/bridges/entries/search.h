@@ -42,10 +42,11 @@ struct search {
     struct function functions[FUNCTIONS]; /* by their addresses, once all are known */
     size_t function_count;
     struct entries_found found;
+    uintptr_t lowest, highest; /* between these lie the targets of jumps that matter */
     struct hit hits[HITS];
     size_t hit_count;
     uint8_t code[LONGEST], in_memory[LONGEST];
-    uint8_t piece[PIECE + OVERLAP];
+    uint8_t piece[PIECE + 2 * OVERLAP];
 };
 
 /* The first reason counts. */
