@@ -41,8 +41,8 @@ pub struct Capture {
     #[arg(long, value_name = "ON|OFF")]
     pub mappings: Option<OnOff>,
 
-    /// Also sample allocators that are part of the program or of a library: jemalloc, mimalloc and tcmalloc of the program
-    /// (many services in Rust), pyarrow's mimalloc, and jemalloc in polars and duckdb, whose calls become slower
+    /// Also sample allocators that are part of the program or of a library: jemalloc, mimalloc and tcmalloc (polars, pyarrow,
+    /// many services in Rust). Calls of duckdb's become slower
     #[arg(long)]
     pub embedded: bool,
 
