@@ -345,13 +345,15 @@ fn libraries() -> Vec<(String, Program)> {
     made.collect()
 }
 
+/// These allocators take more thread-local memory than a library gets that is opened later.
+const ROOM_FOR_THEM: [(&str, &str); 1] =
+    [("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384")];
+
 /// A program that opens them.
 fn opener() -> Talking {
     let room = Room::new();
     room.add(&Program::compiled("embedded.c"), "opens");
-    // Debian's jemalloc takes more thread-local memory than a library gets that is opened later.
-    let room_for_it = [("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384")];
-    Talking::start_with(room, &room_for_it, EVERY, &["./opens"])
+    Talking::start_with(room, &ROOM_FOR_THEM, EVERY, &["./opens"])
 }
 
 #[test]
@@ -389,6 +391,31 @@ fn a_library_that_is_opened_later_is_redirected_and_may_be_closed() {
         }
         assert!(bridge::has_heap(&profile, &name), "{name}");
     }
+}
+
+/// More of them than can be joined.
+#[test]
+fn threads_that_open_and_close_libraries_at_the_same_time_go_on() {
+    let Some(flags) = embedded::mimalloc_flags() else {
+        return;
+    };
+    let library = embedded::library("libinside.so", &flags);
+    let room = Room::new();
+    room.add(&Program::compiled("opens_libraries.c"), "opens");
+    let copies = ["./a.so", "./b.so", "./c.so"];
+    for copy in copies {
+        room.add(&library, copy.trim_start_matches("./"));
+    }
+    let run = ["run", "-q", "-o", "x.allocsample", "--embedded"];
+    let more = ["--interval", "4K", "--", "./opens"];
+    let mut command = room.command(&[&run[..], &more, &copies].concat());
+    let output = command.envs(ROOM_FOR_THEM).output().expect("the command");
+    let expected = format!("{}\n", copies.len() * 24 * 100);
+    assert_eq!(
+        (output.status.code(), stdout(&output)),
+        (Some(5), expected),
+        "{output:?}"
+    );
 }
 
 // ---- refusals ----
