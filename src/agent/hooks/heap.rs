@@ -289,11 +289,18 @@ impl Heaps {
     }
 
     fn machine_of(&self, thread: &ShimThread) -> Option<&'static Heap> {
-        let number = match thread.vm_heap() {
-            // Acquire: pairs with the release in `register_heap`.
-            0 => self.everywhere.load(Ordering::Acquire),
-            own => own,
-        };
+        match thread.vm_heap() {
+            0 => self.walked_everywhere(),
+            own => self.present(own),
+        }
+    }
+
+    fn walked_everywhere(&self) -> Option<&'static Heap> {
+        // Acquire: pairs with the release in `register_heap`.
+        self.present(self.everywhere.load(Ordering::Acquire))
+    }
+
+    fn present(&self, number: u32) -> Option<&'static Heap> {
         self.get(HeapId(u16::try_from(number).ok()?))
             .filter(|heap| !heap.is_gone())
     }
@@ -370,8 +377,9 @@ impl Agent {
         if description.scans_stacks {
             self.stay_on_threads_stacks();
         }
-        if description.is_walked_everywhere {
-            // Release: pairs with `walked_in_malloc`.
+        // The first one is the program's own language: others are libraries that it has loaded.
+        if description.is_walked_everywhere && self.heaps.walked_everywhere().is_none() {
+            // Release: pairs with `walked_everywhere`.
             let number = u32::from(heap.id.0);
             self.heaps.everywhere.store(number, Ordering::Release);
         }

@@ -744,11 +744,16 @@ fn the_machine_of_a_thread_is_the_one_whose_nursery_it_has() {
         is_walked_in_free: true,
         ..described(HeapKind::Nursery)
     };
-    let everywhere = machine.trial.agent.register_heap(&everywhere).unwrap();
+    let description = everywhere;
+    let everywhere = machine.trial.agent.register_heap(&description).unwrap();
+    let later = machine.trial.agent.register_heap(&description).unwrap();
+    assert_eq!(later.id().0, 3);
     assert_eq!(id(heaps.walked_in_malloc(other)), Some(2));
     assert_eq!(id(heaps.walked_in_free(other)), Some(2));
     assert_eq!(id(heaps.walked_in_ticks(other)), None);
     assert_eq!(id(heaps.walked_in_malloc(machine.thread)), Some(1));
     everywhere.take_back();
     assert_eq!(id(heaps.walked_in_malloc(other)), None);
+    machine.trial.agent.register_heap(&description).unwrap();
+    assert_eq!(id(heaps.walked_in_malloc(other)), Some(4));
 }
