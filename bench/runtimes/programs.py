@@ -76,6 +76,7 @@ def runtimes(scratch):
         Runtime("PHP", "php", input_of("words.php"), "3000"),
         Runtime("Perl", "perl", input_of("words.pl"), "400"),
         Runtime("R", "Rscript", input_of("words.R"), "300"),
+        Runtime("Tcl", "tclsh", input_of("words.tcl"), "1000"),
         Runtime("Lua 5.4", "lua5.4", input_of("words.lua"), "1500"),
         Runtime("LuaJIT", "luajit", input_of("words.lua"), "3000"),
         Runtime("OCaml", str(scratch / "words"), "900", needs="ocamlopt"),

@@ -85,6 +85,11 @@ const KNOWN: &[Known] = &[
         functions: &["R_", "Rf_", "do_", "Rprintf", "run_Rmainloop"],
     },
     Known {
+        heap: "tcl",
+        files: &["tclsh", "libtcl"],
+        functions: &["Tcl_", "Tcl", "TclOO"],
+    },
+    Known {
         heap: "mono",
         files: &["mono", "mono-sgen", "libmonosgen-", "libmono-"],
         functions: &["mono_"],

@@ -1,0 +1,338 @@
+//! Promise: Tcl's procedures and methods are in the stacks of what it allocates, with files and lines, in every kind of code that Tcl
+//! runs, its own blocks are counted one by one, and the program is as it was.
+
+mod support;
+
+use std::process::Command;
+
+use support::attached::Attached;
+use support::profile::Profile;
+use support::room::stdout;
+use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
+
+/// The system's Tcl, unless the variable names another one.
+fn tclsh() -> Option<String> {
+    let tclsh = std::env::var("ALLOCSAMPLE_TEST_TCLSH").unwrap_or("tclsh".to_owned());
+    if !is_installed(&tclsh) {
+        skip("no Tcl (Debian: tcl)");
+        return None;
+    }
+    Some(tclsh)
+}
+
+fn agent(interval: &str) -> Agent {
+    Agent::at_interval(interval).seeded(7)
+}
+
+fn known_sites(tclsh: &str, times: u32, agent: &Agent) -> Outcome {
+    let program = bridge::program("known_sites.tcl");
+    let program = program.to_string_lossy();
+    let outcome = Run::of(tclsh)
+        .args(&[&program, &times.to_string()])
+        .unchanged(agent);
+    outcome.assert_success();
+    outcome
+}
+
+/// The program reads its script from a file.
+fn script(tclsh: &str, code: &str, agent: &Agent) -> Outcome {
+    let room = Room::new();
+    let file = room.path("script.tcl");
+    std::fs::write(&file, code).expect("the script");
+    Run::of(tclsh)
+        .args(&[&file.to_string_lossy()])
+        .unchanged(agent)
+}
+
+/// A stack ends in `names`' last, and the others come before it in this order.
+#[track_caller]
+fn assert_stack(stacks: &[(Vec<String>, f64)], names: &[&str]) {
+    let found = stacks.iter().any(|(stack, _)| {
+        let mut rest = names.iter().peekable();
+        for frame in stack {
+            rest.next_if(|name| frame == **name);
+        }
+        rest.peek().is_none() && stack.last().map(String::as_str) == names.last().copied()
+    });
+    assert!(found, "no stack {names:?}");
+}
+
+/// Of the heap that has the blocks of Tcl's own allocator.
+fn blocks_of_tcl(profile: &Profile) -> &str {
+    let heaps = profile.report["heaps"].as_array().expect("heaps");
+    let mut names = heaps.iter().filter_map(|heap| heap["name"].as_str());
+    names
+        .find(|name| name.starts_with("Tcl_Alloc in "))
+        .expect("a heap")
+}
+
+#[test]
+fn each_site_is_within_its_error() {
+    let Some(tclsh) = tclsh() else { return };
+    for (interval, times) in [("4K", 1), ("32K", 4)] {
+        let outcome = known_sites(&tclsh, times, &agent(interval));
+        bridge::profile_near_truth(&outcome, 4);
+    }
+}
+
+/// A small block comes from a chunk that some other procedure needed: it is charged to the one that it was allocated for.
+#[test]
+fn the_blocks_of_tcls_own_allocator_are_a_heap_and_are_counted_once() {
+    let Some(tclsh) = tclsh() else { return };
+    let profile = known_sites(&tclsh, 1, &agent("4K")).profile();
+    let name = blocks_of_tcl(&profile);
+    let exact = bridge::heap(&profile, name)["allocated_bytes_exact"].as_f64();
+    let malloc = bridge::heap(&profile, "malloc")["allocated_bytes_exact"].as_f64();
+    assert!(
+        exact > Some(21_632_200.0) && exact < Some(25e6),
+        "{exact:?}"
+    );
+    // Tcl's values, and what libc allocates itself.
+    assert!(malloc < Some(5e6), "{malloc:?}");
+}
+
+/// The program keeps a string of 300 kB for each of these: at this interval one in 10^32 is not sampled.
+#[test]
+fn every_kind_of_code_has_its_frames() {
+    let Some(tclsh) = tclsh() else { return };
+    let file = bridge::program("tcl/shapes.tcl");
+    let run = Run::of(&tclsh).args(&[&file.to_string_lossy()]);
+    let outcome = run.unchanged(&agent("4K"));
+    assert_eq!(outcome.status.code(), Some(3));
+    let profile = outcome.profile();
+    let stacks = profile.stacks();
+    for names in [
+        &["(top level)", "plain"][..],
+        &["(top level)", "appends"],
+        &["(top level)", "outer::evaluates", "outer::inner::spaced"],
+        &["(top level)", "again", "again", "again", "again"],
+        &["objects", "Shape.constructor"],
+        &["objects", "Square.both", "Shape.both", "Shape.grow"],
+        &["objects", "Square.both"],
+        &["objects", "Shape.destructor"],
+        &["lambdas", "lambda[shapes.tcl:55]"],
+        &["consumes", "generator"],
+        &["calls_up", "up", "keep_here"],
+        &["sorts", "compare"],
+        &["traced", "on_write"],
+        &["(top level)", "later"],
+        &["(top level)", "renewed"],
+        &["children", "(top level)", "in_child"],
+        &["children", "aliased"],
+        &["catches", "fails"],
+        &["(top level)", "texts"],
+        &["(top level)"],
+    ] {
+        assert_stack(&stacks, names);
+    }
+    for (function, text) in [
+        ("plain", "plain1"),
+        ("appends", "append other"),
+        ("outer::inner::spaced", "repeat s $size"),
+        ("Shape.grow", "method grow"),
+        ("Square.both", "next $size; keep"),
+        ("lambda[shapes.tcl:55]", "string repeat l"),
+        ("generator", "yield ["),
+        ("compare", "repeat k"),
+        ("in_child", "proc in_child"),
+    ] {
+        bridge::assert_line(&profile, function, &file, text);
+    }
+}
+
+/// Errors out of many levels, coroutines that are deleted while they wait, interpreters that are deleted while they run, threads, events,
+/// redefinition, deep recursion, and children.
+#[test]
+fn the_program_is_as_it_was() {
+    let Some(tclsh) = tclsh() else { return };
+    let code = r#"
+        proc deep {n} { set room [string repeat x [expr {$n % 300}]]; if {$n == 0} { return 0 }; expr {1 + [deep [expr {$n - 1}]]} }
+        foreach n {60 120 300} { puts [deep $n] }
+        proc thrown {n} { if {$n == 0} { error [string repeat x 3000] }; thrown [expr {$n - 1}] }
+        for {set i 0} {$i < 20} {incr i} { catch {thrown 100} message; puts [string length $message] }
+        proc endless {} { endless }
+        puts [catch endless]
+        proc waits {} { set kept [string repeat w 5000]; while 1 { yield [append kept x] } }
+        for {set i 0} {$i < 200} {incr i} { coroutine c$i waits; c$i; if {$i % 2} { rename c$i {} } }
+        for {set i 0} {$i < 20} {incr i} {
+            interp create child
+            child alias stop interp delete child
+            catch { child eval { set x [string repeat y 4000]; stop; set x } }
+            catch { interp delete child }
+        }
+        for {set i 0} {$i < 300} {incr i} { proc made {x} "list \[string repeat $i 100\] \$x"; made $i; apply "x {list $i \$x}" 1 }
+        set done 0
+        proc event {n} { if {$n == 0} { set ::done 1 } else { after 0 event [expr {$n - 1}] } }
+        event 200
+        vwait done
+        oo::class create Thing { method die {} { my destroy; string repeat z 3000 } }
+        for {set i 0} {$i < 100} {incr i} { puts -nonewline [string length [[Thing new] die]] }
+        puts ""
+        puts [string length [regsub -all {a(b*)} [string repeat abbb 3000] {\1}]]
+        puts [llength [lsort -unique -dictionary [split [string repeat "q w e r t z " 3000]]]]
+        puts [string trim [exec [info nameofexecutable] << {puts [string length [string repeat in_child 1000]]}]]
+        if {![catch {package require Thread}]} {
+            set threads {}
+            for {set i 0} {$i < 4} {incr i} {
+                lappend threads [thread::create -joinable {
+                    proc work {} { for {set i 0} {$i < 3000} {incr i} { set kept($i) [string repeat t $i] } }
+                    work
+                }]
+            }
+            foreach thread $threads { thread::join $thread }
+        }
+        puts stderr said
+        exit 7"#;
+    for interval in ["4K", "512K"] {
+        let outcome = script(&tclsh, code, &agent(interval));
+        assert_eq!(outcome.status.code(), Some(7));
+    }
+}
+
+#[test]
+fn every_thread_has_the_frames_of_its_own_interpreter() {
+    let Some(tclsh) = tclsh() else { return };
+    let code = r#"
+        package require Thread
+        proc in_main {n} { for {set i 0} {$i < $n} {incr i} { lappend kept [string repeat m 1999] } }
+        set thread [thread::create -joinable {
+            proc in_thread {n} { for {set i 0} {$i < $n} {incr i} { lappend kept [string repeat t 1999] } }
+            in_thread 3000
+        }]
+        in_main 5000
+        thread::join $thread"#;
+    let outcome = script(&tclsh, code, &agent("16K"));
+    if !outcome.status.success() {
+        skip("no package Thread for Tcl (Debian: tcl-thread)");
+        return;
+    }
+    let profile = outcome.profile();
+    for (name, count) in [("in_main", 5000.0), ("in_thread", 3000.0)] {
+        let site = profile.site(name);
+        // The list grows beside the strings.
+        let grown = 8.0 * 2.0 * count * 3.0;
+        let difference = site.allocated_bytes - count * 2000.0;
+        let error = 4.0 * site.allocated_bytes_stderr;
+        assert!(
+            difference > -error && difference < error + grown,
+            "{name}: {site:?}"
+        );
+    }
+}
+
+#[test]
+fn the_leak_is_found() {
+    let Some(tclsh) = tclsh() else { return };
+    let program = bridge::program("leaky.tcl");
+    bridge::assert_leak(
+        &[&tclsh, &program.to_string_lossy(), "40000"],
+        "open_session",
+    );
+}
+
+const RUNNING: &str = r#"
+proc grow {} { string repeat g 2999 }
+proc work {count} { set sum 0; for {set i 0} {$i < $count} {incr i} { incr sum [string length [grow]] }; return $sum }
+puts ready
+flush stdout
+while {[gets stdin line] >= 0 && ![string match end* $line]} {
+    puts [work $line]
+    flush stdout
+}
+exit 3
+"#;
+
+#[test]
+fn a_running_program_is_attached_to_with_procedures() {
+    let Some(tclsh) = tclsh() else { return };
+    let mut running = Attached::start_as(|room| {
+        let file = room.path("running.tcl");
+        std::fs::write(&file, RUNNING).expect("the script");
+        let mut command = Command::new(&tclsh);
+        command.arg(file);
+        command
+    });
+    for interval in ["64K", "16K"] {
+        running.attach(&["--interval", interval]);
+        assert_eq!(running.ask("20000"), "59980000");
+        let profile = running.detach();
+        let site = profile.site("grow");
+        let deviation = (site.allocated_bytes - 20_000.0 * 3000.0) / site.allocated_bytes_stderr;
+        assert!(
+            site.samples > 100 && deviation.abs() < 4.0,
+            "{interval}: {deviation}"
+        );
+        bridge::assert_stack(&profile, &["(top level)", "work", "grow"]);
+        bridge::assert_audit(&profile);
+        assert_eq!(running.ask("2000"), "5998000");
+    }
+    running.attach(&["--interval", "16K", "--runtime", "none"]);
+    running.ask("2000");
+    let profile = running.detach();
+    assert_eq!(profile.site("grow").samples, 0);
+    assert_eq!(running.end(3).1.code(), Some(3));
+}
+
+#[test]
+fn a_program_can_be_profiled_without_the_bridge() {
+    let Some(tclsh) = tclsh() else { return };
+    let agent = agent("4K").with("ALLOCSAMPLE_RUNTIME", "none");
+    let profile = known_sites(&tclsh, 1, &agent).profile();
+    assert_eq!(profile.site("small_and_kept").samples, 0);
+    assert!(!bridge::has_heap(&profile, "tcl"));
+}
+
+/// A program that has symbols of Tcl, and the text of its report.
+fn stranger(flags: &[&str]) -> (Profile, String) {
+    let program = Program::compiled_with("tcl_stranger.c", &[&["-rdynamic"], flags].concat());
+    let room = Room::new();
+    room.add(&program, "tclsh");
+    let run = ["run", "-q", "--interval", "4K", "-o", "x.allocsample"];
+    let output = room.output(&[&run[..], &["--", "./tclsh"]].concat());
+    assert_eq!(stdout(&output), "250008\n");
+    let report = room.output(&["report", "x.allocsample"]);
+    (Profile::read(&room.path("x.allocsample")), stdout(&report))
+}
+
+#[test]
+fn a_tcl_of_a_version_that_is_not_known_is_left_alone_and_the_report_says_so() {
+    let (profile, report) = stranger(&["-DMINOR=9"]);
+    assert!(!bridge::has_heap(&profile, "tcl"));
+    let line = "procedures of Tcl are not shown: its bridge did not join (Tcl is of a version that is not known)";
+    assert!(report.contains(line), "{report}");
+}
+
+#[test]
+fn a_tcl_whose_interpreters_are_others_is_left_alone_and_the_report_says_so() {
+    let (profile, report) = stranger(&["-DMINOR=6"]);
+    assert!(bridge::has_heap(&profile, "tcl"));
+    let line = "procedures of Tcl are not shown: its interpreters are not what this version has";
+    assert!(report.contains(line), "{report}");
+}
+
+/// The program's own allocations have no frames of Tcl, although an interpreter waits in the same thread.
+#[test]
+fn a_library_that_is_loaded_late_is_joined_and_only_what_it_runs_has_its_frames() {
+    if tclsh().is_none() {
+        return;
+    }
+    let program = Program::compiled_with("tcl_embedded.c", &["-ldl"]);
+    let outcome = program.run().unchanged(&agent("1K"));
+    if outcome.status.code() == Some(77) {
+        skip("no libtcl8.6.so (Debian: libtcl8.6)");
+        return;
+    }
+    outcome.assert_success();
+    let profile = outcome.profile();
+    let bytes = profile.site("made").allocated_bytes;
+    let known = 40_000.0 * 3000.0;
+    // Those of before the library was met in a stack have no frames.
+    assert!(
+        bytes > 0.3 * known && bytes < 1.05 * known,
+        "{bytes} of {known}"
+    );
+    bridge::assert_stack(&profile, &["main", "(top level)", "made"]);
+    let site = profile.site("main");
+    let deviation = (site.allocated_bytes - 20_000.0 * 5000.0) / site.allocated_bytes_stderr;
+    assert!(deviation.abs() < 4.0, "{deviation}");
+}
