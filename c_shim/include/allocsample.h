@@ -130,7 +130,7 @@ typedef struct allocsample_heap_description {
     uint32_t flags;
     uint32_t reserved;
     void *user; /* for the callbacks */
-    allocsample_walk walk; /* or NULL: native frames only */
+    allocsample_walk walk; /* or NULL: the frames that malloc gets: native ones, and those of a heap with ALLOCSAMPLE_WALK_EVERYWHERE */
     allocsample_on_sample on_sample; /* or NULL */
     allocsample_on_change on_change; /* or NULL; heeded by an agent that has ALLOCSAMPLE_CAN_TELL_CHANGES */
     allocsample_collect collect; /* or NULL; heeded by an agent that has ALLOCSAMPLE_CAN_ASK_TO_COLLECT */

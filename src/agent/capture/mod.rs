@@ -281,11 +281,14 @@ impl Capture {
         };
         let machine = vm_frames.get(..walked.min(depth)).unwrap_or(&[]);
         let merged = merged.get_mut(..depth).unwrap_or(&mut []);
-        let underlaid = match heap.native_code {
-            NativeCode::OutsideModules => {
-                vm::underlay(heap.id, native, machine, is_outside, merged)
-            }
-            NativeCode::Loop | NativeCode::Whole | NativeCode::WholeAndOutsideModules => None,
+        // Code of the machine's own may call another library, past all of its native functions.
+        let calls_directly = end_in_modules.is_some_and(|end| {
+            let mut native = native.iter().take(end);
+            !native.any(|pc| heap.is_interpreter(pc.wrapping_sub(1)))
+        });
+        let underlaid = match heap.native_code == NativeCode::OutsideModules || calls_directly {
+            true => vm::underlay(heap.id, native, machine, is_outside, merged),
+            false => None,
         };
         let native = match end_in_modules.filter(|_| !machine.is_empty()) {
             Some(end) => native.get(..end).unwrap_or(native),

@@ -116,6 +116,12 @@ pub struct Counters {
 }
 
 impl Heap {
+    /// Whether it is asked for the frames of its samples: others get those that malloc's get.
+    pub(crate) fn has_frames(&self, thread: &ShimThread) -> bool {
+        self.kind != HeapKind::Allocator
+            && (self.callbacks.walk.is_some() || thread.shadow_stack() != 0)
+    }
+
     /// Its number in the profile.
     pub fn id(&self) -> HeapId {
         self.id
@@ -289,9 +295,14 @@ impl Heaps {
     }
 
     fn machine_of(&self, thread: &ShimThread) -> Option<&'static Heap> {
+        // A collector that has no language of its own leaves the thread to the machine that is built on it.
+        let is_machine = |heap: &&Heap| heap.is_walked_in_malloc || heap.has_frames(thread);
         match thread.vm_heap() {
             0 => self.walked_everywhere(),
-            own => self.present(own),
+            own => self
+                .present(own)
+                .filter(is_machine)
+                .or_else(|| self.walked_everywhere()),
         }
     }
 

@@ -325,6 +325,7 @@ impl Agent {
         // One that the machine has taken back: the point was there already, but nobody may be asked or told.
         let is_gone = heap.is_gone();
         let is_allocator = heap.kind == HeapKind::Allocator;
+        let own = (!is_gone && !is_allocator).then_some(heap);
         let due = Due {
             thread,
             address: object.address,
@@ -337,9 +338,9 @@ impl Agent {
             type_id: object.type_id,
             caller: *caller,
             owner: (!is_gone).then_some(heap),
-            walked: match is_allocator {
-                true => self.heaps.walked_in_malloc(thread),
-                false => (!is_gone).then_some(heap),
+            walked: match heap.has_frames(thread) {
+                true => own,
+                false => self.heaps.walked_in_malloc(thread).or(own),
             },
             stack: None,
             // The entry of an allocator that calls us is no machine's code, which would be left out.

@@ -752,8 +752,13 @@ fn the_machine_of_a_thread_is_the_one_whose_nursery_it_has() {
     assert_eq!(id(heaps.walked_in_free(other)), Some(2));
     assert_eq!(id(heaps.walked_in_ticks(other)), None);
     assert_eq!(id(heaps.walked_in_malloc(machine.thread)), Some(1));
+    let of_no_language = described(HeapKind::Collected);
+    let collector = machine.trial.agent.register_heap(&of_no_language).unwrap();
+    other.set_vm_heap(u32::from(collector.id().0));
+    assert_eq!(id(heaps.walked_in_malloc(other)), Some(2));
+    assert!(!collector.has_frames(other));
     everywhere.take_back();
     assert_eq!(id(heaps.walked_in_malloc(other)), None);
     machine.trial.agent.register_heap(&description).unwrap();
-    assert_eq!(id(heaps.walked_in_malloc(other)), Some(4));
+    assert_eq!(id(heaps.walked_in_malloc(other)), Some(5));
 }
