@@ -90,6 +90,11 @@ const KNOWN: &[Known] = &[
         functions: &["Tcl_", "Tcl", "TclOO"],
     },
     Known {
+        heap: "guile",
+        files: &["guile", "libguile"],
+        functions: &["scm_", "GC_call_with_stack_base"],
+    },
+    Known {
         heap: "mono",
         files: &["mono", "mono-sgen", "libmonosgen-", "libmono-"],
         functions: &["mono_"],

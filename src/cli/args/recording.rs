@@ -104,8 +104,8 @@ pub struct Run {
     #[arg(long, value_name = "ON|OFF")]
     pub start: Option<OnOff>,
 
-    /// Record frames and heaps of language runtimes: auto (CPython, JVM, Node.js, .NET, PHP, Perl, R, Tcl, Ruby,
-    /// Lua, Erlang, OCaml, libgc, Mono), none, or pypy (also PyPy, whose code is then changed in memory) [default: auto]
+    /// Record frames and heaps of language runtimes: auto (CPython, JVM, Node.js, .NET, PHP, Perl, R, Tcl, Guile,
+    /// Ruby, Lua, Erlang, OCaml, libgc, Mono), none, or pypy (also PyPy, whose code is then changed in memory) [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<Runtime>,
 
@@ -224,7 +224,7 @@ pub struct Attach {
     #[arg(long, value_name = "WHAT")]
     pub children: Option<Children>,
 
-    /// Join language runtimes (CPython, JVM, Node.js, PHP, Perl, R, Tcl, Ruby, Erlang, OCaml), or none [default: auto]
+    /// Join language runtimes (CPython, JVM, Node.js, PHP, Perl, R, Tcl, Guile, Ruby, Erlang, OCaml), or none [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<RunningRuntime>,
 

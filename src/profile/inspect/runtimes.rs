@@ -404,9 +404,15 @@ const RUNTIMES: &[Runtime] = &[
         files: &["guile", "libguile"],
         marks: &["scm_boot_guile"],
         version: &[FileName],
-        support: Support::None,
+        support: Support::Bridge {
+            heap: "guile",
+            from: [3, 0],
+            to: [3, 0],
+            partial: "",
+            joins_late: EVER,
+        },
         is_on_malloc: true,
-        missing: "functions and lines of Scheme are not shown",
+        missing: "procedures of Guile are not shown",
         advice: "",
     },
 ];

@@ -93,6 +93,13 @@ const KNOWN: &[&str] = &[
     "sqlite3DbRealloc*",
     "sqlite3DbStrDup",
     "sqlite3DbStrNDup",
+    // libgc.
+    "GC_malloc*",
+    "GC_generic_malloc*",
+    "GC_realloc",
+    "GC_memalign",
+    "GC_strdup",
+    "GC_strndup",
     // GLib, Qt, Tcl, PHP.
     "g_malloc*",
     "g_realloc*",

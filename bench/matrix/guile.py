@@ -1,0 +1,18 @@
+"""Guile: Debian's. The plain run compiles the program, and the others load what it has compiled."""
+
+from bench.matrix.version import PROGRAMS, Version, from_suites, interpreter
+
+NAME = "Guile"
+INTERVAL = "32K"
+PROGRAM = PROGRAMS / "known_truth.scm"
+DEBIANS = ["trixie", "unstable"]
+NUMBER = ["-c", "(display (version))"]
+
+
+def versions(places):
+    yield from from_suites(places, PROGRAM, "guile-3.0", DEBIANS, found)
+
+
+def found(where, root):
+    version = interpreter("/usr/bin/guile", NUMBER, [], PROGRAM, where, root)
+    yield version if version.missing else Version(version.name, version.command, PROGRAM, root, can_attach=False)

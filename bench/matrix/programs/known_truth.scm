@@ -1,0 +1,55 @@
+;; A program whose truth is known: two procedures allocate and drop, one fills a bounded cache, one leaks.
+;;
+;; A vector of n has n + 1 words. Procedures that are assigned to are not inlined.
+(use-modules (ice-9 rdelim))
+
+(when (and (pair? (cdr (command-line))) (string=? (cadr (command-line)) "wait"))
+  (display "ready\n")
+  (force-output)
+  (read-line))
+
+(define last #f)
+(define rounds 16000)
+(define cache (make-vector 200 #f))
+(define sessions (make-vector rounds #f))
+
+(define (small_churn)
+  (set! last (make-vector 39 0)))
+(define (large_churn)
+  (set! last (make-vector 2249 0)))
+(define (fill_cache round)
+  (vector-set! cache (modulo round 200) (make-vector 499 0)))
+(define (open_session round)
+  (vector-set! sessions round (make-vector 499 0)))
+(set! small_churn small_churn)
+(set! large_churn large_churn)
+(set! fill_cache fill_cache)
+(set! open_session open_session)
+
+(define (times count site)
+  (let loop ((i 0))
+    (when (< i count)
+      (site)
+      (loop (+ i 1)))))
+
+(define (serve)
+  (let loop ((round 0))
+    (when (< round rounds)
+      (times 40 small_churn)
+      (times 2 large_churn)
+      (fill_cache round)
+      (open_session round)
+      (loop (+ round 1)))))
+(serve)
+(set! last #f)
+(gc)
+(gc)
+
+(define (site name words count live line)
+  (format #f "\"~a\": {\"bytes\": ~a, \"live_bytes\": ~a, \"line\": ~a}" name (* 8 words count) (* 8 words live) line))
+(format #t "{\"sites\": {~a, ~a, ~a, ~a}, \"leak\": \"open_session\", \"cache\": \"fill_cache\"}~%"
+        (site "small_churn" 40 (* 40 rounds) 0 17)
+        (site "large_churn" 2250 (* 2 rounds) 0 19)
+        (site "fill_cache" 500 rounds 200 21)
+        (site "open_session" 500 rounds rounds 23))
+(exit 7)
