@@ -211,6 +211,14 @@ fn runtimes_and_their_versions_are_read_from_symbols_and_constants() {
             "5.36.0",
         ),
         (
+            "/usr/lib/libjulia.so.1",
+            &["jl_gc_managed_malloc"],
+            b"",
+            "Julia",
+            "",
+        ),
+        ("/usr/bin/sbcl", &["call_into_lisp"], b"", "SBCL", ""),
+        (
             "/usr/lib/libguile-3.0.so.1",
             &["scm_boot_guile"],
             b"",
