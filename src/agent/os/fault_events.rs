@@ -286,6 +286,78 @@ mod tests {
         }
     }
 
+    /// What is taken from a ring that has these words from `start` on; and how far it was read.
+    fn taken(start: u64, words: &[u64]) -> (Vec<Fault>, u64) {
+        let base = FaultRing::reserve(1).unwrap();
+        // SAFETY: there is one.
+        let ring = unsafe { FaultRing::at(base, 0) }.unwrap();
+        let page_bytes = memory::page_bytes() as u64;
+        let mut end = start;
+        for word in words {
+            let place = page_bytes + end % page_bytes;
+            ring.word(place as usize).store(*word, Ordering::Relaxed);
+            end += 8;
+        }
+        ring.word(DATA_TAIL).store(start, Ordering::Relaxed);
+        ring.word(DATA_HEAD).store(end, Ordering::Relaxed);
+        let mut faults = Vec::new();
+        ring.take(|fault| faults.push(fault));
+        (faults, ring.word(DATA_TAIL).load(Ordering::Relaxed) - start)
+    }
+
+    fn fault(pc: u64, address: u64, page_bytes: u64) -> Fault {
+        Fault {
+            pc,
+            address,
+            page_bytes,
+        }
+    }
+
+    /// The first word of a record.
+    fn header(kind: u64, words: u64) -> u64 {
+        kind | (8 * words) << 48
+    }
+
+    #[test]
+    fn samples_are_taken_and_other_records_passed_over() {
+        const SAMPLE: u64 = 9;
+        let words = [
+            &[header(SAMPLE, 4), 1, 2, 3][..],
+            // Losses, and one that is a word alone.
+            &[header(2, 3), 4, 5],
+            &[header(3, 1)],
+            // A kernel that knows no sizes of pages.
+            &[header(SAMPLE, 3), 6, 7],
+            // Too short.
+            &[header(SAMPLE, 2), 8],
+            &[header(SAMPLE, 5), 9, 10, 11, 12],
+        ];
+        let words = words.concat();
+        let expected = [fault(1, 2, 3), fault(6, 7, 0), fault(9, 10, 11)];
+        let page_bytes = memory::page_bytes() as u64;
+        // At the beginning, and around the end of the page.
+        for start in [0, page_bytes - 16, 5 * page_bytes - 72] {
+            let all = 8 * words.len() as u64;
+            assert_eq!(taken(start, &words), (expected.to_vec(), all));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_ends_a_ring_and_is_passed_over() {
+        for wrong in [0, header(9, 0), 9 | 4 << 48, 9 | 25 << 48] {
+            let words = [header(9, 3), 1, 2, wrong, 4, 5, header(9, 3), 1, 2];
+            let found = taken(0, &words);
+            assert_eq!(found, (Vec::from([fault(1, 2, 0)]), 72), "{wrong:#x}");
+        }
+        // The kernel may have gone around it.
+        let page_words = memory::page_bytes() / 8;
+        let words = std::vec![header(9, 4); page_words];
+        assert_eq!(taken(0, &words).0.len(), page_words / 4);
+        let words = std::vec![header(9, 4); page_words + 1];
+        assert_eq!(taken(0, &words), (Vec::new(), 8 * words.len() as u64));
+        assert_eq!(taken(64, &[]), (Vec::new(), 0));
+    }
+
     /// On whichever processor it runs, and none of the kernel's own.
     fn assert_faults_are_the_threads_own(ring: FaultRing) {
         let page_bytes = memory::page_bytes();
