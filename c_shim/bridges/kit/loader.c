@@ -5,6 +5,7 @@
 #include "kit/code.h"
 #include "kit/instructions.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
 #include <string.h>
@@ -13,10 +14,7 @@
 
 enum { JUMP = 5, ALIGNMENT = 16 };
 
-/* musl's loader calls its function at another time. */
 #pragma weak _r_debug
-#pragma weak gnu_get_libc_version
-const char *gnu_get_libc_version(void);
 
 /* Objects that can be known, and new ones at a time that are reported. */
 #define OBJECTS 2048
@@ -138,7 +136,9 @@ static bool does_nothing(const uint8_t *code, size_t *skipped)
 bool loader_watch(void (*mapped)(uintptr_t object))
 {
     size_t skipped;
-    if (&_r_debug == NULL || gnu_get_libc_version == NULL)
+    /* musl's loader calls its function at another time. Not a weak reference: Rust's library has a strong one, which the linker would make
+     * of it, and musl's loader would refuse the agent. */
+    if (&_r_debug == NULL || dlsym(RTLD_DEFAULT, "gnu_get_libc_version") == NULL)
         return false;
     uintptr_t at = _r_debug.r_brk;
     struct code_room room;
