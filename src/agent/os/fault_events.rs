@@ -237,7 +237,12 @@ mod tests {
 
     /// Pages that nobody has touched.
     fn fresh(pages: usize) -> NonNull<u8> {
-        memory::map(pages * memory::page_bytes()).unwrap()
+        let bytes = pages * memory::page_bytes();
+        let base = memory::map(bytes).unwrap();
+        // One fault for each page. A kernel without huge pages refuses.
+        // SAFETY: the mapping above.
+        unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_NOHUGEPAGE) };
+        base
     }
 
     fn touch(base: NonNull<u8>, pages: usize) {

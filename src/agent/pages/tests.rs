@@ -56,6 +56,9 @@ fn fresh(pages: usize) -> u64 {
         )
     };
     assert_ne!(base, libc::MAP_FAILED);
+    // One fault for each page. A kernel without huge pages refuses.
+    // SAFETY: the mapping above.
+    unsafe { libc::madvise(base, pages * PAGE as usize, libc::MADV_NOHUGEPAGE) };
     base.expose_provenance() as u64
 }
 
