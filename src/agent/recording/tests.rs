@@ -369,3 +369,22 @@ fn the_drain_thread_sleeps_only_while_there_is_nothing_to_do() {
     recording.wake_drain_for_the_last_time();
     assert_eq!(recording.wake.load(Ordering::Relaxed), wake + 2);
 }
+
+#[test]
+fn a_note_goes_with_its_record() {
+    let recording = recording();
+    let thread = new_thread();
+    let reserve = || {
+        let noted = recording.reserve_on(&thread, 2, Priority::Essential);
+        assert!(thread.has_record());
+        noted.unwrap()
+    };
+    reserve().commit(RecordKind::Free as u8);
+    assert!(!thread.has_record());
+    drop(reserve());
+    assert!(!thread.has_record());
+    reserve().commit_and(RecordKind::Fork as u8, || assert!(thread.has_record()));
+    assert!(!thread.has_record());
+    let expected = [RecordKind::Free, RecordKind::Fork].map(|kind| kind as u8);
+    assert_eq!(drained(&recording), expected);
+}
