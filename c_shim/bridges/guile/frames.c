@@ -14,10 +14,8 @@
  * Compiled code, by Guile's compiler or in turn by its JIT, stores its position before it calls anything that allocates. */
 #define _GNU_SOURCE
 #include "guile.h"
-#include "kit/foreign.h"
-#include "kit/lock.h"
-#include "kit/memory.h"
 #include "kit/thread_pointer.h"
+#include "kit/walkers.h"
 
 /* Offsets in scm_thread. */
 enum { VM_IP = 8, VM_SP = 16, VM_FP = 24, VM_STACK_SIZE = 48, VM_STACK_BOTTOM = 56, VM_STACK_TOP = 96, THREAD_PTHREAD = 416 };
@@ -33,19 +31,14 @@ enum { FRAME_POSITION = 1, FRAME_LINK = 2, FRAME_WORDS = 3 };
 #define SELDOM 64
 /* Walks that find a thread of Guile's which is not what it should be. */
 #define TRIES 40
+/* Threads that walk at the same time. */
 #define WALKERS 8
-
-/* What one walk uses. Held for that long: a signal handler that allocates takes another one. */
-struct walker {
-    bridge_lock lock;
-    struct foreign_lines lines;
-};
 
 struct machine {
     uintptr_t ip, sp, fp, stack_bytes, bottom, top;
 };
 
-static struct walker *walkers;
+static struct walkers walkers;
 static const struct guile *_Atomic current;
 static _Atomic(unsigned) tries;
 static _Atomic(bool) is_believed;
@@ -144,36 +137,21 @@ static void refuse_after_tries(const struct guile *guile)
     guile->hooks->marker(guile->heap, "note: procedures of Guile are not shown: its threads are not what known versions have", now, now);
 }
 
-static struct walker *take_walker(uintptr_t thread)
-{
-    size_t first = (thread >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 40;
-    for (size_t i = 0; i < WALKERS; i++) {
-        struct walker *walker = &walkers[(first + i) % WALKERS];
-        if (!atomic_exchange_explicit(&walker->lock, true, memory_order_acquire))
-            return walker;
-    }
-    return NULL;
-}
-
 size_t guile_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user;
     const struct guile *guile = atomic_load_explicit(&current, memory_order_acquire);
     if (guile == NULL || atomic_load_explicit(&tries, memory_order_relaxed) >= TRIES)
         return 0;
-    uintptr_t thread = (uintptr_t)thread_pointer();
-    struct walker *walker = take_walker(thread);
+    struct foreign_reader reader;
+    struct walker *walker = walkers_begin(&walkers, &reader);
     if (walker == NULL)
         return 0;
     size_t count = 0;
     struct machine machine;
-    struct foreign_reader reader;
-    foreign_lines_begin(&walker->lines, thread);
-    foreign_reader_begin(&reader, &walker->lines);
     if (has_thread(&reader, &machine))
         count = read_frames(guile, &reader, &machine, frames, capacity);
-    foreign_lines_end(&walker->lines, thread);
-    lock_release(&walker->lock);
+    walkers_end(walker);
     if (count > 0)
         atomic_store_explicit(&is_believed, true, memory_order_relaxed);
     else
@@ -185,8 +163,7 @@ size_t guile_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 
 bool guile_frames_make(void)
 {
-    walkers = memory_map(WALKERS * sizeof *walkers);
-    return walkers != NULL && guile_code_make();
+    return walkers_make(&walkers, WALKERS, sizeof(struct walker)) && guile_code_make();
 }
 
 void guile_frames_are_of(const struct guile *guile)
@@ -196,7 +173,6 @@ void guile_frames_are_of(const struct guile *guile)
 
 void guile_frames_after_fork_in_child(void)
 {
-    for (size_t i = 0; walkers != NULL && i < WALKERS; i++)
-        lock_release(&walkers[i].lock);
+    walkers_after_fork_in_child(&walkers);
     guile_code_after_fork_in_child();
 }

@@ -14,10 +14,8 @@
  *
  * A layout is believed when statements of a stack have the function that perl's own table has for their op. */
 #define _GNU_SOURCE
-#include "kit/foreign.h"
-#include "kit/lock.h"
-#include "kit/memory.h"
 #include "kit/thread_pointer.h"
+#include "kit/walkers.h"
 #include "perl.h"
 
 #include <string.h>
@@ -42,10 +40,9 @@ enum { CONTEXT_TYPE = 0xf, SUB_IS_FAKE = 0x80, EVAL_OF_TEXT = 0x20, EVAL_OF_BLOC
 
 enum { NOT_KNOWN, BELIEVED, REFUSED };
 
-/* What one walk uses. Held for that long: a signal handler that allocates takes another one. */
-struct walker {
-    bridge_lock lock;
-    struct foreign_lines lines;
+/* What one walk uses. */
+struct perl_walker {
+    struct walker walker; /* first */
     uint8_t known[PERL_KNOWN_BYTES];
     uint8_t contexts[CHUNK * LARGEST_CONTEXT];
 };
@@ -58,7 +55,7 @@ struct interpreter {
 struct walk {
     const struct perl *perl;
     struct foreign_reader reader;
-    struct walker *walker;
+    struct perl_walker *walker;
     struct interpreter interpreter;
     allocsample_frame *frames;
     size_t capacity, count;
@@ -66,7 +63,7 @@ struct walk {
     size_t calls;    /* of them, subs and evals */
 };
 
-static struct walker *walkers;
+static struct walkers walkers;
 static const struct perl *_Atomic current;
 static _Atomic(int) belief;
 static _Atomic(unsigned) tries;
@@ -316,36 +313,22 @@ static void read_without_threads(struct walk *walk)
         walk->count = 0;
 }
 
-static struct walker *take_walker(uintptr_t thread)
-{
-    size_t first = (thread >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 40;
-    for (size_t i = 0; i < WALKERS; i++) {
-        struct walker *walker = &walkers[(first + i) % WALKERS];
-        if (!atomic_exchange_explicit(&walker->lock, true, memory_order_acquire))
-            return walker;
-    }
-    return NULL;
-}
-
 size_t perl_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user;
     const struct perl *perl = atomic_load_explicit(&current, memory_order_acquire);
     if (perl == NULL || atomic_load_explicit(&belief, memory_order_relaxed) == REFUSED)
         return 0;
-    uintptr_t thread = (uintptr_t)thread_pointer();
-    struct walker *walker = take_walker(thread);
+    struct walk walk = {.perl = perl, .frames = frames, .capacity = capacity};
+    struct walker *walker = walkers_begin(&walkers, &walk.reader);
     if (walker == NULL)
         return 0;
-    struct walk walk = {.perl = perl, .walker = walker, .frames = frames, .capacity = capacity};
-    foreign_lines_begin(&walker->lines, thread);
-    foreign_reader_begin(&walk.reader, &walker->lines);
+    walk.walker = (struct perl_walker *)walker;
     if (perl->layout->has_threads)
         read_with_threads(&walk);
     else
         read_without_threads(&walk);
-    foreign_lines_end(&walker->lines, thread);
-    lock_release(&walker->lock);
+    walkers_end(walker);
     return walk.count;
 }
 
@@ -353,8 +336,7 @@ size_t perl_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 
 bool perl_frames_make(void)
 {
-    walkers = memory_map(WALKERS * sizeof *walkers);
-    return walkers != NULL && perl_names_make();
+    return walkers_make(&walkers, WALKERS, sizeof(struct perl_walker)) && perl_names_make();
 }
 
 void perl_frames_are_of(const struct perl *perl)
@@ -364,7 +346,6 @@ void perl_frames_are_of(const struct perl *perl)
 
 void perl_frames_after_fork_in_child(void)
 {
-    for (size_t i = 0; walkers != NULL && i < WALKERS; i++)
-        lock_release(&walkers[i].lock);
+    walkers_after_fork_in_child(&walkers);
     perl_names_after_fork_in_child();
 }

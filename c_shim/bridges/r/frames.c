@@ -12,10 +12,8 @@
  *
  * malloc may be called anywhere in R. So all of it is foreign memory (foreign.h), and the length of the chain is bounded. */
 #define _GNU_SOURCE
-#include "kit/foreign.h"
-#include "kit/lock.h"
-#include "kit/memory.h"
 #include "kit/thread_pointer.h"
+#include "kit/walkers.h"
 #include "r.h"
 
 #include <setjmp.h>
@@ -38,17 +36,16 @@ static const struct r_layout layouts[] = {
 };
 #define LAYOUTS (sizeof layouts / sizeof layouts[0])
 
-/* What one walk uses. Held for that long: a signal handler that allocates takes another one. */
-struct walker {
-    bridge_lock lock;
-    struct foreign_lines lines;
+/* What one walk uses. */
+struct r_walker {
+    struct walker walker; /* first */
     uint8_t names[R_KNOWN_NAMES_BYTES];
     uint8_t places[R_KNOWN_PLACES_BYTES];
 };
 
 struct walk {
     struct r_view view;
-    struct walker *walker;
+    struct r_walker *walker;
     const struct r_layout *layout;
     allocsample_frame *frames;
     size_t capacity, count;
@@ -60,7 +57,7 @@ struct context {
     uint32_t flags;
 };
 
-static struct walker *walkers;
+static struct walkers walkers;
 static const struct r *_Atomic current;
 static const struct r_layout *_Atomic believed;
 static _Atomic(unsigned) tries;
@@ -309,35 +306,23 @@ static bool read_constants(struct r_view *view)
     return foreign_word(&view->reader, symbols->global_context) != 0;
 }
 
-static struct walker *take_walker(void)
-{
-    for (size_t i = 0; i < WALKERS; i++) {
-        if (!atomic_exchange_explicit(&walkers[i].lock, true, memory_order_acquire))
-            return &walkers[i];
-    }
-    return NULL;
-}
-
 size_t r_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user;
     const struct r *r = atomic_load_explicit(&current, memory_order_acquire);
     if (r == NULL || atomic_load_explicit(&tries, memory_order_relaxed) >= TRIES)
         return 0;
-    struct walker *walker = take_walker();
+    struct walk walk = {.view = {.r = r}, .frames = frames, .capacity = capacity};
+    struct walker *walker = walkers_begin(&walkers, &walk.view.reader);
     if (walker == NULL)
         return 0;
-    uintptr_t thread = (uintptr_t)thread_pointer();
-    struct walk walk = {.view = {.r = r}, .walker = walker, .frames = frames, .capacity = capacity};
-    foreign_lines_begin(&walker->lines, thread);
-    foreign_reader_begin(&walk.view.reader, &walker->lines);
+    walk.walker = (struct r_walker *)walker;
     if (read_constants(&walk.view) && is_believed(&walk)) {
         own_values(&walk);
         if (!read_frames(&walk))
             walk.count = 0;
     }
-    foreign_lines_end(&walker->lines, thread);
-    lock_release(&walker->lock);
+    walkers_end(walker);
     return walk.count;
 }
 
@@ -345,8 +330,7 @@ size_t r_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 
 bool r_frames_make(void)
 {
-    walkers = memory_map(WALKERS * sizeof *walkers);
-    return walkers != NULL && r_names_make();
+    return walkers_make(&walkers, WALKERS, sizeof(struct r_walker)) && r_names_make();
 }
 
 void r_frames_are_of(const struct r *r)
@@ -356,7 +340,6 @@ void r_frames_are_of(const struct r *r)
 
 void r_frames_after_fork_in_child(void)
 {
-    for (size_t i = 0; walkers != NULL && i < WALKERS; i++)
-        lock_release(&walkers[i].lock);
+    walkers_after_fork_in_child(&walkers);
     r_names_after_fork_in_child();
 }

@@ -9,10 +9,8 @@
  *
  * malloc may be called anywhere in Tcl. So all of it is foreign memory (foreign.h), and the length of each chain is bounded. */
 #define _GNU_SOURCE
-#include "kit/foreign.h"
-#include "kit/lock.h"
-#include "kit/memory.h"
 #include "kit/thread_pointer.h"
+#include "kit/walkers.h"
 #include "tcl.h"
 
 #define IS_PROCEDURE 1
@@ -25,10 +23,9 @@
 /* Threads that walk at the same time. */
 #define WALKERS 16
 
-/* What one walk uses. Held for that long: a signal handler that allocates takes another one. */
-struct walker {
-    bridge_lock lock;
-    struct foreign_lines lines;
+/* What one walk uses. */
+struct tcl_walker {
+    struct walker walker; /* first */
     struct tcl_looked looked;
     uint8_t names[TCL_KNOWN_NAMES_BYTES];
     uint8_t places[TCL_KNOWN_PLACES_BYTES];
@@ -36,7 +33,7 @@ struct walker {
 
 struct walk {
     struct tcl_view view;
-    struct walker *walker;
+    struct tcl_walker *walker;
     allocsample_frame *frames;
     size_t capacity, count;
     bool is_newest; /* no call frame of this chain was read yet */
@@ -47,7 +44,7 @@ struct chain {
     uintptr_t frame, command;
 };
 
-static struct walker *walkers;
+static struct walkers walkers;
 static const struct tcl *_Atomic current;
 static _Atomic(unsigned) tries;
 static _Atomic(bool) is_believed;
@@ -165,33 +162,19 @@ static void read_all(struct walk *walk)
         atomic_store_explicit(&is_believed, true, memory_order_relaxed);
 }
 
-static struct walker *take_walker(uintptr_t thread)
-{
-    size_t first = (thread >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 40;
-    for (size_t i = 0; i < WALKERS; i++) {
-        struct walker *walker = &walkers[(first + i) % WALKERS];
-        if (!atomic_exchange_explicit(&walker->lock, true, memory_order_acquire))
-            return walker;
-    }
-    return NULL;
-}
-
 size_t tcl_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user;
     const struct tcl *tcl = atomic_load_explicit(&current, memory_order_acquire);
     if (tcl == NULL || atomic_load_explicit(&tries, memory_order_relaxed) >= TRIES)
         return 0;
-    uintptr_t thread = (uintptr_t)thread_pointer();
-    struct walker *walker = take_walker(thread);
+    struct walk walk = {.view = {.tcl = tcl}, .frames = frames, .capacity = capacity};
+    struct walker *walker = walkers_begin(&walkers, &walk.view.reader);
     if (walker == NULL)
         return 0;
-    struct walk walk = {.view = {.tcl = tcl}, .walker = walker, .frames = frames, .capacity = capacity};
-    foreign_lines_begin(&walker->lines, thread);
-    foreign_reader_begin(&walk.view.reader, &walker->lines);
+    walk.walker = (struct tcl_walker *)walker;
     read_all(&walk);
-    foreign_lines_end(&walker->lines, thread);
-    lock_release(&walker->lock);
+    walkers_end(walker);
     return walk.count;
 }
 
@@ -199,8 +182,7 @@ size_t tcl_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 
 bool tcl_frames_make(void)
 {
-    walkers = memory_map(WALKERS * sizeof *walkers);
-    return walkers != NULL && tcl_names_make();
+    return walkers_make(&walkers, WALKERS, sizeof(struct tcl_walker)) && tcl_names_make();
 }
 
 void tcl_frames_are_of(const struct tcl *tcl)
@@ -210,7 +192,6 @@ void tcl_frames_are_of(const struct tcl *tcl)
 
 void tcl_frames_after_fork_in_child(void)
 {
-    for (size_t i = 0; walkers != NULL && i < WALKERS; i++)
-        lock_release(&walkers[i].lock);
+    walkers_after_fork_in_child(&walkers);
     tcl_names_after_fork_in_child();
 }
