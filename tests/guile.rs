@@ -7,9 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use support::attached::Attached;
-use support::profile::Profile;
-use support::room::stdout;
-use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
+use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
 
 fn has_guile() -> bool {
     let has = is_installed("guile") && is_installed("guild");
@@ -55,19 +53,6 @@ fn known_sites(times: u32, agent: &Agent, jit: &str) -> Outcome {
     outcome
 }
 
-/// A stack ends in `names`' last, and the others come before it in this order.
-#[track_caller]
-fn assert_stack(stacks: &[(Vec<String>, f64)], names: &[&str]) {
-    let found = stacks.iter().any(|(stack, _)| {
-        let mut rest = names.iter().peekable();
-        for frame in stack {
-            rest.next_if(|name| frame == **name);
-        }
-        rest.peek().is_none() && stack.last().map(String::as_str) == names.last().copied()
-    });
-    assert!(found, "no stack {names:?}");
-}
-
 /// Compiled by the JIT after some calls, never, and at once.
 #[test]
 fn each_site_is_within_its_error() {
@@ -110,7 +95,7 @@ fn every_kind_of_code_has_its_frames() {
         &["in-thread"],
         &["main", "bytes"],
     ] {
-        assert_stack(&stacks, names);
+        bridge::assert_in_order(&stacks, names);
     }
     for (function, text) in [
         ("plain", "'plain"),
@@ -177,7 +162,8 @@ fn the_leak_is_found() {
 const RUNNING: &str = "
 (use-modules (ice-9 rdelim))
 (define last #f)
-(define (grow) (set! last (make-vector 374 0)))
+; Compiled by the C library, in blocks of malloc's.
+(define (grow) (set! last (make-regexp \"a[b-f]*g\")))
 (define (work count) (let loop ((i 0)) (when (< i count) (grow) (loop (+ i 1)))) count)
 (display \"ready\\n\")
 (force-output)
@@ -204,11 +190,21 @@ fn a_running_program_is_attached_to_with_procedures_in_its_stacks() {
         command.args(["--no-auto-compile", "-c", &code]);
         command
     });
-    running.attach(&["--interval", "4K"]);
-    running.ask("20000");
+    // libgc's heap is not joined late: only what is taken from malloc is seen.
+    for interval in ["64K", "16K"] {
+        running.attach(&["--interval", interval]);
+        assert_eq!(running.ask("8000"), "8000");
+        let profile = running.detach();
+        let site = profile.site("grow");
+        assert!(site.samples > 100, "{interval}: {site:?}");
+        bridge::assert_stack(&profile, &["work", "grow"]);
+        bridge::assert_audit(&profile);
+        assert_eq!(running.ask("200"), "200");
+    }
+    running.attach(&["--interval", "16K", "--runtime", "none"]);
+    running.ask("200");
     let profile = running.detach();
-    // libgc's heap is not joined late: only what it takes from malloc is seen.
-    assert!(bridge::has_heap(&profile, "guile"));
+    assert_eq!(profile.site("grow").samples, 0);
     assert_eq!(running.end(3).1.code(), Some(3));
 }
 
@@ -223,21 +219,9 @@ fn a_program_can_be_profiled_without_the_bridge() {
     assert!(!bridge::has_heap(&profile, "guile"));
 }
 
-/// A program that has a symbol of Guile, and the text of its report.
-fn stranger(flags: &[&str]) -> (Profile, String) {
-    let program = Program::compiled_with("guile_stranger.c", &[&["-rdynamic"], flags].concat());
-    let room = Room::new();
-    room.add(&program, "guile");
-    let run = ["run", "-q", "--interval", "4K", "-o", "x.allocsample"];
-    let output = room.output(&[&run[..], &["--", "./guile"]].concat());
-    assert_eq!(stdout(&output), "250008\n");
-    let report = room.output(&["report", "x.allocsample"]);
-    (Profile::read(&room.path("x.allocsample")), stdout(&report))
-}
-
 #[test]
 fn a_guile_of_another_version_is_left_alone_and_the_report_says_so() {
-    let (profile, report) = stranger(&[]);
+    let (profile, report) = bridge::stranger("guile_stranger.c", "guile", &[]);
     assert!(!bridge::has_heap(&profile, "guile"));
     let line = "procedures of Guile are not shown: its bridge did not join (Guile is of a version that is not known)";
     assert!(report.contains(line), "{report}");
@@ -245,7 +229,7 @@ fn a_guile_of_another_version_is_left_alone_and_the_report_says_so() {
 
 #[test]
 fn a_guile_whose_threads_are_others_is_left_alone_and_the_report_says_so() {
-    let (profile, report) = stranger(&["-DHAS_ALL"]);
+    let (profile, report) = bridge::stranger("guile_stranger.c", "guile", &["-DHAS_ALL"]);
     assert!(bridge::has_heap(&profile, "guile"));
     let line = "procedures of Guile are not shown: its threads are not what known versions have";
     assert!(report.contains(line), "{report}");

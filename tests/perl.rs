@@ -6,9 +6,8 @@ mod support;
 use std::process::Command;
 
 use support::attached::Attached;
-use support::profile::Profile;
 use support::room::stdout;
-use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
+use support::{Agent, Outcome, Program, Run, bridge, is_installed, skip};
 
 /// The system's, unless the variable names another one.
 fn perl() -> Option<String> {
@@ -223,30 +222,19 @@ exit 3;
 #[test]
 fn a_running_program_is_attached_to_with_subs_and_lines() {
     let Some(perl) = perl() else { return };
-    let mut running = Attached::start_as(|_| {
+    let running = Attached::start_as(|_| {
         let mut command = Command::new(&perl);
         command.args(["-e", RUNNING]);
         command
     });
-    for interval in ["64K", "16K"] {
-        running.attach(&["--interval", interval]);
-        assert_eq!(running.ask("20000"), "60000000");
-        let profile = running.detach();
-        let site = profile.site("main::grow");
-        let deviation = (site.allocated_bytes - 20_000.0 * 3002.0) / site.allocated_bytes_stderr;
-        assert!(
-            site.samples > 100 && deviation.abs() < 4.0,
-            "{interval}: {deviation}"
-        );
-        bridge::assert_stack(&profile, &["(main)", "main::work", "main::grow"]);
-        bridge::assert_audit(&profile);
-        assert_eq!(running.ask("2000"), "6000000");
-    }
-    running.attach(&["--interval", "16K", "--runtime", "none"]);
-    running.ask("2000");
-    let profile = running.detach();
-    assert_eq!(profile.site("main::grow").samples, 0);
-    assert_eq!(running.end(3).1.code(), Some(3));
+    bridge::assert_joined_by_attach(
+        running,
+        &bridge::Work {
+            stack: &["(main)", "main::work", "main::grow"],
+            bytes: 3002.0,
+            answer: 3000,
+        },
+    );
 }
 
 #[test]
@@ -294,22 +282,9 @@ fn a_library_that_is_loaded_late_is_joined_and_only_what_it_runs_has_its_frames(
     assert!(deviation.abs() < 4.0, "{deviation}");
 }
 
-/// A program that has the symbols of this version and no interpreter, and the text of its report.
-fn stranger(minor: u32) -> (Profile, String) {
-    let flag = format!("-DMINOR={minor}");
-    let program = Program::compiled_with("perl_stranger.c", &[&flag, "-rdynamic"]);
-    let room = Room::new();
-    room.add(&program, "perl");
-    let run = ["run", "-q", "--interval", "4K", "-o", "x.allocsample"];
-    let output = room.output(&[&run[..], &["--", "./perl"]].concat());
-    assert_eq!(stdout(&output), "250008\n");
-    let report = room.output(&["report", "x.allocsample"]);
-    (Profile::read(&room.path("x.allocsample")), stdout(&report))
-}
-
 #[test]
 fn a_perl_that_is_not_known_is_left_alone_and_the_report_says_so() {
-    let (profile, report) = stranger(47);
+    let (profile, report) = bridge::stranger("perl_stranger.c", "perl", &["-DMINOR=47"]);
     assert!(!bridge::has_heap(&profile, "perl"));
     let line = "functions and lines of Perl are not shown: its bridge did not join (Perl is of a version or a build that is not known)";
     assert!(report.contains(line), "{report}");
@@ -317,7 +292,7 @@ fn a_perl_that_is_not_known_is_left_alone_and_the_report_says_so() {
 
 #[test]
 fn a_perl_whose_stacks_are_elsewhere_is_left_alone_and_the_report_says_so() {
-    let (profile, report) = stranger(36);
+    let (profile, report) = bridge::stranger("perl_stranger.c", "perl", &["-DMINOR=36"]);
     assert!(bridge::has_heap(&profile, "perl"));
     let line =
         "functions and lines of Perl are not shown: its stacks are not where this version has them";

@@ -8,7 +8,7 @@ use std::process::Command;
 use support::attached::Attached;
 use support::profile::Profile;
 use support::room::stdout;
-use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
+use support::{Agent, Outcome, Program, Run, bridge, is_installed, skip};
 
 /// The directory of the system's R, unless the variable names another R.
 fn home() -> Option<String> {
@@ -60,18 +60,10 @@ fn sourced(home: &str, program: &str) -> Run {
     script(home, &code)
 }
 
-/// A stack ends in `names`' last, and the others come before it in this order, where R's own native code is left out.
+/// A stack of these functions, without R's own native ones.
 #[track_caller]
-fn assert_stack(profile: &Profile, names: &[&str]) {
-    let stacks = profile.stacks_with(&[]);
-    let found = stacks.iter().any(|(stack, _)| {
-        let mut rest = names.iter().peekable();
-        for frame in stack {
-            rest.next_if(|name| frame == **name);
-        }
-        rest.peek().is_none() && stack.last().map(String::as_str) == names.last().copied()
-    });
-    assert!(found, "no stack {names:?}");
+fn assert_in_order(profile: &Profile, names: &[&str]) {
+    bridge::assert_in_order(&profile.stacks_with(&[]), names);
 }
 
 #[test]
@@ -90,7 +82,7 @@ fn functions_stand_in_for_the_evaluator() {
     let Some(home) = home() else { return };
     let outcome = known_sites(&home, 1, &agent("4K"));
     let profile = profile(&outcome);
-    assert_stack(&profile, &["(top level)", "run", "site", "small_and_kept"]);
+    assert_in_order(&profile, &["(top level)", "run", "site", "small_and_kept"]);
     let stacks = profile.stacks_with(&[]);
     let mut stacks = stacks.iter().map(|(stack, _)| stack);
     let is_of_site = |stack: &&Vec<String>| stack.iter().any(|frame| frame == "site");
@@ -146,7 +138,7 @@ fn every_kind_of_code_has_its_frames() {
         &["shapes", "of_package", "stats::filter"],
         &["shapes", "shared$member"],
     ] {
-        assert_stack(&profile, names);
+        assert_in_order(&profile, names);
     }
     let file = bridge::program("r/shapes.R");
     bridge::assert_line(&profile, "plain", &file, "kept$plain");
@@ -205,7 +197,7 @@ fn forked_workers_have_profiles_with_functions() {
         let site = profile.site("in_worker");
         let deviation = (site.allocated_bytes - 2000.0 * 5048.0) / site.allocated_bytes_stderr;
         assert!(deviation.abs() < 4.0, "{deviation}");
-        assert_stack(profile, &["parallel::mclapply", "in_worker"]);
+        assert_in_order(profile, &["parallel::mclapply", "in_worker"]);
     }
 }
 
@@ -240,7 +232,7 @@ quit(status = 3)
 #[test]
 fn a_running_program_is_attached_to_with_functions() {
     let Some(home) = home() else { return };
-    let mut running = Attached::start_as(|_| {
+    let running = Attached::start_as(|_| {
         let mut command = Command::new(format!("{home}/bin/exec/R"));
         command
             .args(["--no-echo", "--vanilla", "-e", RUNNING])
@@ -248,25 +240,14 @@ fn a_running_program_is_attached_to_with_functions() {
             .env("LD_LIBRARY_PATH", format!("{home}/lib"));
         command
     });
-    for interval in ["64K", "16K"] {
-        running.attach(&["--interval", interval]);
-        assert_eq!(running.ask("20000"), "7500000");
-        let profile = running.detach();
-        let site = profile.site("grow");
-        let deviation = (site.allocated_bytes - 20_000.0 * 3048.0) / site.allocated_bytes_stderr;
-        assert!(
-            site.samples > 100 && deviation.abs() < 4.0,
-            "{interval}: {deviation}"
-        );
-        assert_stack(&profile, &["(top level)", "base::cat", "work", "grow"]);
-        bridge::assert_audit(&profile);
-        assert_eq!(running.ask("2000"), "750000");
-    }
-    running.attach(&["--interval", "16K", "--runtime", "none"]);
-    running.ask("2000");
-    let profile = running.detach();
-    assert_eq!(profile.site("grow").samples, 0);
-    assert_eq!(running.end(3).1.code(), Some(3));
+    bridge::assert_joined_by_attach(
+        running,
+        &bridge::Work {
+            stack: &["(top level)", "base::cat", "work", "grow"],
+            bytes: 3048.0,
+            answer: 375,
+        },
+    );
 }
 
 #[test]
@@ -308,27 +289,15 @@ fn a_library_that_is_loaded_late_is_joined_and_only_what_it_runs_has_its_frames(
         bytes > 0.3 * known && bytes < 1.05 * known,
         "{bytes} of {known}"
     );
-    assert_stack(&profile, &["main", "made"]);
+    assert_in_order(&profile, &["main", "made"]);
     let site = profile.site("main");
     let deviation = (site.allocated_bytes - 2000.0 * 5000.0) / site.allocated_bytes_stderr;
     assert!(deviation.abs() < 4.0, "{deviation}");
 }
 
-/// A program that has symbols of R, and the text of its report.
-fn stranger(flags: &[&str]) -> (Profile, String) {
-    let program = Program::compiled_with("r_stranger.c", &[&["-rdynamic"], flags].concat());
-    let room = Room::new();
-    room.add(&program, "R");
-    let run = ["run", "-q", "--interval", "4K", "-o", "x.allocsample"];
-    let output = room.output(&[&run[..], &["--", "./R"]].concat());
-    assert_eq!(stdout(&output), "250008\n");
-    let report = room.output(&["report", "x.allocsample"]);
-    (Profile::read(&room.path("x.allocsample")), stdout(&report))
-}
-
 #[test]
 fn an_r_without_a_variable_is_left_alone_and_the_report_says_so() {
-    let (profile, report) = stranger(&[]);
+    let (profile, report) = bridge::stranger("r_stranger.c", "R", &[]);
     assert!(!bridge::has_heap(&profile, "r"));
     let line = "functions of R are not shown: its bridge did not join (R lacks a variable that known versions have)";
     assert!(report.contains(line), "{report}");
@@ -336,7 +305,7 @@ fn an_r_without_a_variable_is_left_alone_and_the_report_says_so() {
 
 #[test]
 fn an_r_whose_contexts_are_others_is_left_alone_and_the_report_says_so() {
-    let (profile, report) = stranger(&["-DHAS_ALL"]);
+    let (profile, report) = bridge::stranger("r_stranger.c", "R", &["-DHAS_ALL"]);
     assert!(bridge::has_heap(&profile, "r"));
     let line = "functions of R are not shown: its contexts are not where known versions have them";
     assert!(report.contains(line), "{report}");

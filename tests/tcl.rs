@@ -7,7 +7,6 @@ use std::process::Command;
 
 use support::attached::Attached;
 use support::profile::Profile;
-use support::room::stdout;
 use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
 
 /// The system's Tcl, unless the variable names another one.
@@ -42,19 +41,6 @@ fn script(tclsh: &str, code: &str, agent: &Agent) -> Outcome {
     Run::of(tclsh)
         .args(&[&file.to_string_lossy()])
         .unchanged(agent)
-}
-
-/// A stack ends in `names`' last, and the others come before it in this order.
-#[track_caller]
-fn assert_stack(stacks: &[(Vec<String>, f64)], names: &[&str]) {
-    let found = stacks.iter().any(|(stack, _)| {
-        let mut rest = names.iter().peekable();
-        for frame in stack {
-            rest.next_if(|name| frame == **name);
-        }
-        rest.peek().is_none() && stack.last().map(String::as_str) == names.last().copied()
-    });
-    assert!(found, "no stack {names:?}");
 }
 
 /// Of the heap that has the blocks of Tcl's own allocator.
@@ -123,7 +109,7 @@ fn every_kind_of_code_has_its_frames() {
         &["(top level)", "texts"],
         &["(top level)"],
     ] {
-        assert_stack(&stacks, names);
+        bridge::assert_in_order(&stacks, names);
     }
     for (function, text) in [
         ("plain", "plain1"),
@@ -245,32 +231,21 @@ exit 3
 #[test]
 fn a_running_program_is_attached_to_with_procedures() {
     let Some(tclsh) = tclsh() else { return };
-    let mut running = Attached::start_as(|room| {
+    let running = Attached::start_as(|room| {
         let file = room.path("running.tcl");
         std::fs::write(&file, RUNNING).expect("the script");
         let mut command = Command::new(&tclsh);
         command.arg(file);
         command
     });
-    for interval in ["64K", "16K"] {
-        running.attach(&["--interval", interval]);
-        assert_eq!(running.ask("20000"), "59980000");
-        let profile = running.detach();
-        let site = profile.site("grow");
-        let deviation = (site.allocated_bytes - 20_000.0 * 3000.0) / site.allocated_bytes_stderr;
-        assert!(
-            site.samples > 100 && deviation.abs() < 4.0,
-            "{interval}: {deviation}"
-        );
-        bridge::assert_stack(&profile, &["(top level)", "work", "grow"]);
-        bridge::assert_audit(&profile);
-        assert_eq!(running.ask("2000"), "5998000");
-    }
-    running.attach(&["--interval", "16K", "--runtime", "none"]);
-    running.ask("2000");
-    let profile = running.detach();
-    assert_eq!(profile.site("grow").samples, 0);
-    assert_eq!(running.end(3).1.code(), Some(3));
+    bridge::assert_joined_by_attach(
+        running,
+        &bridge::Work {
+            stack: &["(top level)", "work", "grow"],
+            bytes: 3000.0,
+            answer: 2999,
+        },
+    );
 }
 
 #[test]
@@ -282,21 +257,9 @@ fn a_program_can_be_profiled_without_the_bridge() {
     assert!(!bridge::has_heap(&profile, "tcl"));
 }
 
-/// A program that has symbols of Tcl, and the text of its report.
-fn stranger(flags: &[&str]) -> (Profile, String) {
-    let program = Program::compiled_with("tcl_stranger.c", &[&["-rdynamic"], flags].concat());
-    let room = Room::new();
-    room.add(&program, "tclsh");
-    let run = ["run", "-q", "--interval", "4K", "-o", "x.allocsample"];
-    let output = room.output(&[&run[..], &["--", "./tclsh"]].concat());
-    assert_eq!(stdout(&output), "250008\n");
-    let report = room.output(&["report", "x.allocsample"]);
-    (Profile::read(&room.path("x.allocsample")), stdout(&report))
-}
-
 #[test]
 fn a_tcl_of_a_version_that_is_not_known_is_left_alone_and_the_report_says_so() {
-    let (profile, report) = stranger(&["-DMINOR=9"]);
+    let (profile, report) = bridge::stranger("tcl_stranger.c", "tclsh", &["-DMINOR=9"]);
     assert!(!bridge::has_heap(&profile, "tcl"));
     let line = "procedures of Tcl are not shown: its bridge did not join (Tcl is of a version that is not known)";
     assert!(report.contains(line), "{report}");
@@ -304,7 +267,7 @@ fn a_tcl_of_a_version_that_is_not_known_is_left_alone_and_the_report_says_so() {
 
 #[test]
 fn a_tcl_whose_interpreters_are_others_is_left_alone_and_the_report_says_so() {
-    let (profile, report) = stranger(&["-DMINOR=6"]);
+    let (profile, report) = bridge::stranger("tcl_stranger.c", "tclsh", &["-DMINOR=6"]);
     assert!(bridge::has_heap(&profile, "tcl"));
     let line = "procedures of Tcl are not shown: its interpreters are not what this version has";
     assert!(report.contains(line), "{report}");

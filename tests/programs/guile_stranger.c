@@ -1,9 +1,7 @@
 // Has symbols of Guile, and on its stack structures with the thread in them whose virtual machine leads nowhere.
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "stranger.h"
 
 static _Alignas(16) uintptr_t threads[4][128];
 
@@ -17,6 +15,11 @@ void scm_values_2(void)
 }
 #endif
 
+static void change(size_t round)
+{
+    threads[0][3] = a_link(round, threads);
+}
+
 int main(void)
 {
     uintptr_t *volatile on_stack[4];
@@ -26,14 +29,7 @@ int main(void)
         threads[i][52] = (uintptr_t)pthread_self();
         on_stack[i] = threads[i];
     }
-    size_t sum = 0;
-    for (size_t i = 0; i < 2000; i++) {
-        char *block = malloc(5000);
-        memset(block, (int)i, 5000);
-        sum += (uint8_t)block[i];
-        free(block);
-        on_stack[0][3] = i % 3 == 0 ? 0 : i % 3 == 1 ? (uintptr_t)threads : (uintptr_t)i * 8;
-    }
-    printf("%zu\n", sum);
-    return 0;
+    int status = allocate();
+    // They stay on the stack until here.
+    return on_stack[0] == NULL ? 1 : status;
 }

@@ -1,8 +1,5 @@
 // Has the symbols of R, and contexts that lead nowhere behind them.
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "stranger.h"
 
 static uintptr_t contexts[8][64], object[16];
 #define OBJECT(NAME) void *NAME = object;
@@ -33,20 +30,15 @@ void Rf_initialize_R(void)
 {
 }
 
+static void change(size_t round)
+{
+    contexts[0][0] = a_link(round, contexts);
+}
+
 int main(void)
 {
     for (size_t i = 0; i < 8; i++)
         for (size_t j = 1; j < 64; j++)
             contexts[i][j] = (uintptr_t)(j % 2 == 0 ? contexts[j % 8] : (void *)1);
-    size_t sum = 0;
-    for (size_t i = 0; i < 2000; i++) {
-        char *block = malloc(5000);
-        memset(block, (int)i, 5000);
-        sum += (uint8_t)block[i];
-        free(block);
-        // A chain that ends, one that leads back into itself, and one that leads out of memory.
-        contexts[0][0] = i % 3 == 0 ? 0 : i % 3 == 1 ? (uintptr_t)contexts : (uintptr_t)i * 8;
-    }
-    printf("%zu\n", sum);
-    return 0;
+    return allocate();
 }

@@ -6,9 +6,10 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
+use super::attached::Attached;
 use super::profile::{Profile, Site};
-use super::room::stderr;
-use super::{Outcome, Room, truth};
+use super::room::{stderr, stdout};
+use super::{Outcome, Program, Room, truth};
 
 /// A program of the language.
 pub fn program(name: &str) -> PathBuf {
@@ -80,28 +81,81 @@ pub fn assert_line(profile: &Profile, function: &str, file: &Path, text: &str) {
     assert!(shown.ends_with(&*name), "{line}");
 }
 
-/// In a stack that ends in `names`' last, the others come before it in this order.
+/// One of the stacks ends in `names`' last, and the others come before it in this order.
+#[track_caller]
+pub fn assert_in_order(stacks: &[(Vec<String>, f64)], names: &[&str]) {
+    let found = stacks.iter().any(|(stack, _)| {
+        let mut rest = names.iter().peekable();
+        for frame in stack {
+            rest.next_if(|name| frame == **name);
+        }
+        rest.peek().is_none() && stack.last().map(String::as_str) == names.last().copied()
+    });
+    assert!(found, "no stack {names:?}");
+}
+
+/// The same of all frames, none of which is the agent's.
 #[track_caller]
 pub fn assert_stack(profile: &Profile, names: &[&str]) {
     let stacks = profile.stacks();
-    let is_in_order = |stack: &[String]| {
-        let mut rest = names.iter().peekable();
-        for frame in stack {
-            if rest.peek().is_some_and(|name| frame == **name) {
-                rest.next();
-            }
-        }
-        rest.peek().is_none()
-            && stack
-                .last()
-                .is_some_and(|leaf| leaf == names[names.len() - 1])
-    };
-    let found = stacks.iter().any(|(stack, _)| is_in_order(stack));
-    assert!(found, "no stack {names:?}");
+    assert_in_order(&stacks, names);
     for (stack, _) in &stacks {
         let ours = stack.iter().any(|frame| frame.contains("liballocsample"));
         assert!(!ours, "{stack:?}");
     }
+}
+
+/// The profile of a program that has symbols of a runtime and nothing behind them, run under the name of the runtime's program, and the
+/// text of its report. It prints what it does by itself.
+#[track_caller]
+pub fn stranger(source: &str, name: &str, flags: &[&str]) -> (Profile, String) {
+    let program = Program::compiled_with(source, &[&["-rdynamic"], flags].concat());
+    let room = Room::new();
+    room.add(&program, name);
+    let run = ["run", "-q", "--interval", "4K", "-o", "x.allocsample", "--"];
+    let output = room.output(&[&run[..], &[&format!("./{name}")]].concat());
+    assert_eq!(stdout(&output), "250008\n");
+    let report = room.output(&["report", "x.allocsample"]);
+    (Profile::read(&room.path("x.allocsample")), stdout(&report))
+}
+
+/// What a running program does for each of the numbers that it is asked to count to.
+pub struct Work<'a> {
+    /// The functions that it is in, the one that allocates last.
+    pub stack: &'a [&'a str],
+    /// What it allocates there.
+    pub bytes: f64,
+    /// What it adds to its answer.
+    pub answer: u64,
+}
+
+/// A running program, which ends with status 3, must be joined with its functions at each attach, and be left alone otherwise.
+#[track_caller]
+pub fn assert_joined_by_attach(mut running: Attached, work: &Work<'_>) {
+    const COUNT: u32 = 20_000;
+    let function = work.stack[work.stack.len() - 1];
+    let answer = |count: u32| (work.answer * u64::from(count)).to_string();
+    for interval in ["64K", "16K"] {
+        running.attach(&["--interval", interval]);
+        assert_eq!(running.ask(&COUNT.to_string()), answer(COUNT));
+        let profile = running.detach();
+        let site = profile.site(function);
+        let difference = site.allocated_bytes - f64::from(COUNT) * work.bytes;
+        let deviation = difference / site.allocated_bytes_stderr;
+        assert!(
+            site.samples > 100 && deviation.abs() < 4.0,
+            "{interval}: {deviation}"
+        );
+        // Without the runtime's own native functions.
+        assert_in_order(&profile.stacks_with(&[]), work.stack);
+        assert_audit(&profile);
+        assert_eq!(running.ask("2000"), answer(2000));
+    }
+    running.attach(&["--interval", "16K", "--runtime", "none"]);
+    running.ask("2000");
+    let profile = running.detach();
+    assert_eq!(profile.site(function).samples, 0);
+    assert_eq!(running.end(3).1.code(), Some(3));
 }
 
 /// `allocsample leaks` must call `function` a leak in a program that leaks there, and not what the program drops or makes
