@@ -59,7 +59,7 @@ NOINLINE void *mi_malloc_aligned(size_t size, size_t alignment) {
     return mi_malloc(size);
 }
 #ifdef LIKE
-// mov $..e8, %eax, of which the last four bytes, with the next instruction's first one, look like a call.
+// mov $..e8, %eax: from its second byte on, with the first byte of the next instruction, it looks like a call.
 unsigned looks_like_a_call(void);
 __asm__(".text\n\t.globl looks_like_a_call\n\t.type looks_like_a_call, @function\nlooks_like_a_call:\n\t.byte 0xb8, 0xe8\n\t"
         ".long mi_malloc + 2 - (. + 4)\n\t.byte 0xc0\n\tret\n\t.size looks_like_a_call, .-looks_like_a_call\n");

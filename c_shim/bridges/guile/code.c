@@ -1,8 +1,8 @@
 /* What code an address is in: Guile's compiled files are ELF files of its own kind, mapped as they are, with symbols and lines.
  *
- * Guile has a list of them that nobody else can reach. An image begins with its header, at the beginning of a page: it is looked
- * for from the address downwards. Images stay where they are for the life of the process, and so does what is known of an
- * address. */
+ * Guile keeps a list of these images, but exports no way to read it. An image begins with its ELF header, at the beginning of a page,
+ * so the header is searched for page by page from the address downwards. Images are never unmapped: what was found for an address
+ * stays valid. */
 #define _GNU_SOURCE
 #include "guile.h"
 #include "kit/foreign.h"
@@ -22,7 +22,7 @@
 /* Symbols that are read at once. */
 #define SYMBOLS 128
 
-/* What is known of an address; 0: nothing. The key is stored last. */
+/* What was found for an address; `ip` is 0 in an empty entry. A reader compares `ip` before and after, so it is stored last. */
 struct known {
     _Atomic(uintptr_t) ip;
     _Atomic(uint32_t) number, line;

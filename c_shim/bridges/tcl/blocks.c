@@ -3,10 +3,10 @@
  * three functions that libtcl exports and calls by slots of its own. The slots are made to lead here, and back at a detach: no
  * code is changed. What the allocator gets from malloc meanwhile is not counted there.
  *
- * Values (Tcl_Obj, 48 bytes each) come from another pool, which functions take them from that are not exported. It is filled
- * from malloc, 800 values at once, by whatever needs the next one. That tells nothing of who keeps them, so these chunks have
- * one frame, `(pool of values)`, and no procedure is charged for them. A Tcl that is built without this allocator calls malloc
- * for each block, and has no such slots. */
+ * Values (Tcl_Obj, 48 bytes each) come from another pool, by way of functions that are not exported. Whichever command finds that pool
+ * empty fills it from malloc, with 800 values at once. Its stack does not show who will keep them, so these chunks have one frame,
+ * `(pool of values)`, and no procedure is charged. A Tcl that is built without this allocator calls malloc for each block, and has no
+ * such slots. */
 #define _GNU_SOURCE
 #include "kit/allocator.h"
 #include "tcl.h"

@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// What is taken from a ring that has these words from `start` on; and how far it was read.
+    /// The faults taken from a ring that holds these words from `start` on, and the number of bytes that were read.
     fn taken(start: u64, words: &[u64]) -> (Vec<Fault>, u64) {
         let base = FaultRing::reserve(1).unwrap();
         // SAFETY: there is one.

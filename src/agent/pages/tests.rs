@@ -13,7 +13,7 @@ use crate::trial::{Trial, agent};
 
 const PAGE: u64 = 4096;
 
-/// No fault of these tests was there.
+/// Registers of a thread that is not where its fault was.
 const ELSEWHERE: Interrupted = Interrupted {
     pc: 0x77,
     sp: 0,
@@ -106,7 +106,7 @@ fn each_reason_has_its_words() {
 #[test]
 fn each_n_has_intervals_for_small_and_huge_pages_of_its_own() {
     let trial = Trial::begin(agent!(), &[("INTERVAL", "1"), ("PAGES", "64K")]);
-    // What is defined later is in the ring.
+    // The ring has only the intervals that are defined after the recording has begun.
     trial.alloc(trial.thread(), 0x1000, 16);
     let (agent, pages) = (trial.agent, &trial.agent.pages);
     let interval = agent.config().pages_interval.unwrap();

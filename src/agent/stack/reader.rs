@@ -208,7 +208,7 @@ mod tests {
         // SAFETY: zero is the right initial value.
         let thread: ShimThread = unsafe { core::mem::zeroed() };
         thread.set_stack(at + 3 * PAGE..at + PAGES * PAGE);
-        // Behind what is known, and at its very end, nothing grows; nor does another stack.
+        // A stack pointer at the end of what is known, or on another stack, changes nothing.
         for sp in [
             at + PAGES * PAGE,
             at + 3 * PAGE,

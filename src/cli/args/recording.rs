@@ -42,7 +42,7 @@ pub struct Capture {
     pub mappings: Option<OnOff>,
 
     /// Also sample allocators that are part of the program or of a library: jemalloc, mimalloc and tcmalloc (polars, pyarrow,
-    /// many services in Rust). Calls of duckdb's become slower
+    /// many services in Rust). Calls into duckdb's jemalloc become slower
     #[arg(long)]
     pub embedded: bool,
 

@@ -7,7 +7,7 @@ use crate::os::fault_events::Fault;
 use crate::switch::Switch;
 use crate::trial::FoundSample;
 
-/// Nobody's.
+/// Addresses at which nothing is mapped.
 const PLACE: u64 = 0x7A00_0000_0000;
 
 fn fault(address: u64, page_bytes: u64) -> Fault {

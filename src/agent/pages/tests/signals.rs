@@ -22,7 +22,7 @@ fn block_signal() -> bool {
 
 /// Page faults of the calling thread so far, as the kernel counts them.
 fn faults_of_thread() -> u64 {
-    // SAFETY: the kernel fills in what is ours.
+    // SAFETY: the kernel writes a `rusage` to our variable, for which all zeros are valid.
     let usage = unsafe {
         let mut usage = core::mem::zeroed();
         libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);

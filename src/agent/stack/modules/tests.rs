@@ -113,7 +113,7 @@ fn paths_have_hashes_of_their_own() {
     assert_ne!(hash(b"/a/b"), hash(b"/b/a"));
 }
 
-/// What is known is found without the lock, also beside others that touch it.
+/// A known module is found without the lock, also if its neighbours touch it.
 #[test]
 fn known_modules_are_found_while_another_thread_learns() {
     let mut loader = Loader::new(8);

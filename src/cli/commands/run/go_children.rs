@@ -152,7 +152,7 @@ impl Search {
         self.known = running;
         self.last = begin;
         let pause = (self.begin.elapsed() / 50).clamp(Self::SHORTEST, Self::LONGEST);
-        // At most 2 % of a processor, also below a program with thousands of threads, all of which are listed.
+        // Takes 2 % of a processor at most, even below a program with thousands of threads, all of which it must list.
         self.next = Instant::now() + pause.max(listing * 50);
     }
 
