@@ -1,7 +1,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use allocsample_record::{ForkRecord, NoteRecord, RecordKind};
-use allocsample_ring::request;
+use allocsample_ring::{Writer, request};
 use std::vec::Vec;
 
 use super::*;
@@ -239,6 +239,54 @@ fn a_note_about_another_ring_touches_nothing() {
     assert!(!recording.abandon_record_of(&thread));
     noted.commit(RecordKind::Sample as u8);
     assert_eq!(drained(&recording), [RecordKind::Sample as u8]);
+}
+
+#[test]
+fn a_note_about_an_intended_record_of_another_ring_touches_nothing() {
+    let trial = Trial::begin(agent!(), &[]);
+    let thread = trial.thread();
+    trial.alloc(thread, 0x1000, 64);
+    assert_ne!(thread.slot(), 0, "it has joined");
+    let recording = recording();
+    let noted = recording
+        .reserve_on(thread, 5, Priority::Essential)
+        .unwrap();
+    let mut record = thread.take_record().unwrap();
+    record.has_begun = false;
+    record.ring ^= 1;
+    thread.note_record(record);
+    assert!(recording.push(&ForkRecord {
+        time_ns: 1,
+        child_pid: 2,
+    }));
+    assert!(!recording.abandon_record_of(thread));
+    assert!(drained(&recording).is_empty(), "the first is not finished");
+    noted.commit(RecordKind::Sample as u8);
+    let expected = [RecordKind::Sample, RecordKind::Fork].map(|kind| kind as u8);
+    assert_eq!(drained(&recording), expected);
+}
+
+#[test]
+fn a_thread_that_has_not_joined_writes_under_no_slot() {
+    let trial = Trial::begin(agent!(), &[]);
+    let thread = trial.thread();
+    let writer = || {
+        let recording = recording();
+        let noted = recording
+            .reserve_on(thread, 5, Priority::Essential)
+            .unwrap();
+        let writer = thread.take_record().unwrap().writer;
+        noted.commit(RecordKind::Sample as u8);
+        writer
+    };
+    assert_eq!(writer(), 0);
+    trial.alloc(thread, 0x1000, 64);
+    assert_eq!(writer(), Writer::new(thread.slot() as usize).number());
+    assert_ne!(writer(), 0);
+    // What it has left of a slot may be another thread's by now.
+    thread.forget();
+    assert_ne!(thread.slot(), 0);
+    assert_eq!(writer(), 0);
 }
 
 #[test]
