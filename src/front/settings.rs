@@ -12,9 +12,16 @@ use allocsample_agent::os::process;
 /// # Safety
 /// `environment` is NULL, or an array of C strings, which live for ever, and NULL.
 pub unsafe fn read(environment: *const *const c_char) -> Option<(Config, Option<UnknownSetting>)> {
+    // SAFETY: the caller's promise.
+    let ours = unsafe { settings_among(environment) };
     let lookup = |name: &str| {
-        // SAFETY: the caller's promise.
-        unsafe { find_variable(environment, name) }
+        // SAFETY: the caller's promise: each of them is a C string.
+        let mut settings = ours.iter().map(|&entry| unsafe { text_of(entry) });
+        settings.find_map(|entry| {
+            entry
+                .strip_prefix(name.as_bytes())
+                .and_then(|rest| rest.strip_prefix(b"="))
+        })
     };
     let mut buffer = [0; 4096];
     let config = match Config::read(lookup, process::working_directory(&mut buffer)) {
@@ -46,8 +53,8 @@ pub unsafe fn read(environment: *const *const c_char) -> Option<(Config, Option<
         complain(&parts);
         return None;
     }
-    // SAFETY: the caller's promise.
-    let unknown = UnknownSetting::among(unsafe { entries(environment) });
+    // SAFETY: as above.
+    let unknown = UnknownSetting::among(ours.iter().map(|&entry| unsafe { text_of(entry) }));
     Some((config, unknown))
 }
 
@@ -80,17 +87,53 @@ pub fn called_as() -> &'static [u8] {
     }
 }
 
-/// The value of a variable in an environment block.
+/// The part of an environment block from the first setting of ours to the last. Every setting is looked up by its name, and most
+/// environments have dozens of other variables.
 ///
 /// # Safety
 /// As for [`entries`].
-unsafe fn find_variable(environment: *const *const c_char, name: &str) -> Option<&'static [u8]> {
+unsafe fn settings_among(environment: *const *const c_char) -> &'static [*const c_char] {
+    if environment.is_null() {
+        return &[];
+    }
+    let (mut first, mut end, mut index) = (0, 0, 0);
+    loop {
+        // SAFETY: the caller's promise: entries up to the NULL, at which the loop ends.
+        let entry = unsafe { *environment.add(index) };
+        if entry.is_null() {
+            break;
+        }
+        // SAFETY: the caller's promise.
+        if unsafe { is_setting(entry) } {
+            first = if end == 0 { index } else { first };
+            end = index + 1;
+        }
+        index += 1;
+    }
+    // SAFETY: `first` to `end` are entries before the NULL, or nothing; they live for ever by the caller's promise.
+    unsafe { std::slice::from_raw_parts(environment.add(first), end - first) }
+}
+
+/// Whether an entry has the name of a setting of ours. Most differ in the first byte, so that their length is not worth asking.
+///
+/// # Safety
+/// `entry` is a C string.
+unsafe fn is_setting(entry: *const c_char) -> bool {
+    // SAFETY: the bytes before `at` are not 0, since they are those of the prefix: so `at` is within the string or at its end.
+    let byte_at = |at| unsafe { *entry.add(at) }.cast_unsigned();
+    (0..PREFIX.len()).all(|at| PREFIX.get(at) == Some(&byte_at(at)))
+}
+
+/// How the names of all settings begin.
+const PREFIX: &[u8] = b"ALLOCSAMPLE_";
+
+/// The bytes of an entry.
+///
+/// # Safety
+/// `entry` is a C string that lives for ever.
+unsafe fn text_of(entry: *const c_char) -> &'static [u8] {
     // SAFETY: the caller's promise.
-    unsafe { entries(environment) }.find_map(|entry| {
-        entry
-            .strip_prefix(name.as_bytes())
-            .and_then(|rest| rest.strip_prefix(b"="))
-    })
+    unsafe { CStr::from_ptr(entry) }.to_bytes()
 }
 
 /// The entries of an environment block, `NAME=value`.
@@ -111,6 +154,49 @@ pub unsafe fn entries(environment: *const *const c_char) -> impl Iterator<Item =
         // SAFETY: not yet at the NULL.
         entry = unsafe { entry.add(1) };
         // SAFETY: the caller's promise.
-        Some(unsafe { CStr::from_ptr(text) }.to_bytes())
+        Some(unsafe { text_of(text) })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_is_found_among_other_variables_and_nothing_before_or_after() {
+        let kinds = [
+            c"",
+            c"HOME=/",
+            c"ALLOCSAMPLE",
+            c"ALLOCSAMPLE_",
+            c"ALLOCSAMPLE_SEED=1",
+        ];
+        let is_setting = |text: &&CStr| text.to_bytes().starts_with(b"ALLOCSAMPLE_");
+        // Every environment of up to five variables of these kinds.
+        for length in 0..=5 {
+            for number in 0..kinds.len().pow(length) {
+                let variables: Vec<_> = (0..length)
+                    .map(|place| kinds[number / kinds.len().pow(place) % kinds.len()])
+                    .collect();
+                let block: Vec<_> = variables
+                    .iter()
+                    .map(|text| text.as_ptr())
+                    .chain([std::ptr::null()])
+                    .collect();
+                // SAFETY: C strings of the program's constants, and NULL; the block outlives what is read of it.
+                let found: Vec<_> = unsafe { settings_among(block.as_ptr()) }
+                    .iter()
+                    .map(|&entry| unsafe { CStr::from_ptr(entry) })
+                    .collect();
+                assert!(found.first().is_none_or(|text| is_setting(&text)));
+                assert!(found.last().is_none_or(|text| is_setting(&text)));
+                let settings = |texts: Vec<&'static CStr>| -> Vec<_> {
+                    texts.into_iter().filter(|text| is_setting(text)).collect()
+                };
+                assert_eq!(settings(found), settings(variables));
+            }
+        }
+        // SAFETY: an environment may be NULL.
+        assert!(unsafe { settings_among(std::ptr::null()) }.is_empty());
+    }
 }
