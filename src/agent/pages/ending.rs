@@ -32,13 +32,10 @@ impl Agent {
     /// Looks which sampled pages are still resident, unless the last look was a short time ago for what it took. The others end
     /// at `time_ns`. On the drain thread.
     pub fn look_at_pages(&self, recording: &Recording, time_ns: u64) {
-        /// Of the time.
-        const SHARE: u64 = 100;
         let begin_ns = clock::monotonic_ns();
         if begin_ns >= self.pages.next_look_ns.load(Ordering::Relaxed) {
             self.look_at_pages_now(recording, time_ns);
-            let end_ns = clock::monotonic_ns();
-            let next_ns = end_ns + SHARE * (end_ns - begin_ns);
+            let next_ns = next_look_ns(begin_ns, clock::monotonic_ns());
             self.pages.next_look_ns.store(next_ns, Ordering::Relaxed);
         }
     }
@@ -78,4 +75,9 @@ pub(super) fn end_page(recording: &Recording, id: u64, time_ns: u64) {
     if !recording.push(&record) {
         recording.count_lost(LostReason::FreeRingFull, 1, 0);
     }
+}
+
+/// When the look after this one is due: looks take a hundredth of the time at most.
+pub(super) fn next_look_ns(begin_ns: u64, end_ns: u64) -> u64 {
+    end_ns + 100 * (end_ns - begin_ns)
 }

@@ -185,5 +185,23 @@ impl Agent {
 }
 
 fn is_own(address: u64) -> bool {
-    memory::own_ranges().any(|(start, bytes)| address.wrapping_sub(start) < bytes)
+    memory::own_ranges().any(|range| is_within(address, range))
+}
+
+/// Whether an address is in a range, of which its start and length are given.
+fn is_within(address: u64, (start, bytes): (u64, u64)) -> bool {
+    address.wrapping_sub(start) < bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_within;
+
+    #[test]
+    fn a_range_has_its_first_byte_and_its_last_but_not_those_beside_them() {
+        let range = (0x2000, 0x1000);
+        let within = [0x1fff, 0x2000, 0x2fff, 0x3000].map(|address| is_within(address, range));
+        assert_eq!(within, [false, true, true, false]);
+        assert!(!is_within(0, (0, 0)), "a place without a range");
+    }
 }
