@@ -195,13 +195,17 @@ static enum verdict judge(struct watch *watch, bool has_passed_on)
         if (shim_before_free(block, SHIM_CALLER()))                                                                    \
             NAME##_next VALUES;                                                                                        \
     }                                                                                                                  \
-    EXPORT void NAME PARAMETERS                                                                                        \
+    static ALWAYS_INLINE void NAME##_inline PARAMETERS                                                                 \
     {                                                                                                                  \
         if (NAME##_frees && shim_may_be_sampled(block)) {                                                              \
             NAME##_due VALUES;                                                                                         \
             return;                                                                                                    \
         }                                                                                                              \
         NAME##_next VALUES;                                                                                            \
+    }                                                                                                                  \
+    EXPORT void NAME PARAMETERS                                                                                        \
+    {                                                                                                                  \
+        NAME##_inline VALUES;                                                                                          \
     }                                                                                                                  \
     static void NAME##_first PARAMETERS                                                                                \
     {                                                                                                                  \
@@ -211,7 +215,7 @@ static enum verdict judge(struct watch *watch, bool has_passed_on)
         NAME##_frees = is_of_allocator(found);                                                                         \
         shim_thread.counters.muted--;                                                                                  \
         __atomic_store_n((void **)&NAME##_next, found, __ATOMIC_RELEASE);                                              \
-        NAME VALUES;                                                                                                   \
+        NAME##_inline VALUES;                                                                                          \
     }
 
 #define UNPACK(...) __VA_ARGS__
