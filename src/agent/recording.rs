@@ -34,8 +34,6 @@ pub struct Recording {
     pub ring: Ring,
     /// Path of the profile.
     pub path: Path,
-    /// Path of the ring.
-    pub ring_path: Path,
     /// Counts the reasons to wake the drain thread.
     pub wake: AtomicU32,
     /// Whether the drain thread sleeps, or is about to. A thread that finds work for it clears this and wakes it once.

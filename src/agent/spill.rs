@@ -33,7 +33,7 @@ pub fn finish(recording: &Recording, compress: Compress, most_bytes: Option<u64>
     let is_written = write(recording, compress, most_bytes).is_some();
     if is_written {
         recording.ring.close();
-        file::unlink(recording.ring_path.as_c_str());
+        recording.remove_ring();
     }
     is_written
 }
@@ -236,15 +236,12 @@ mod tests {
     fn files(name: &str) -> Files {
         let directory = std::env::temp_dir().join(std::format!("spill-{name}-{}", process::pid()));
         std::fs::create_dir_all(&directory).unwrap();
-        let (profile, ring) = (directory.join("profile"), directory.join("ring"));
+        let (profile, ring) = (directory.join("profile"), directory.join("profile.ring"));
         std::fs::write(&profile, BEGINNING).unwrap();
         std::fs::write(&ring, b"").unwrap();
-        let path = |file: &std::path::Path| {
-            let mut path = Path::new();
-            path.push(file.as_os_str().as_encoded_bytes());
-            path
-        };
-        let recording = recording_at(path(&profile), path(&ring));
+        let mut path = Path::new();
+        path.push(profile.as_os_str().as_encoded_bytes());
+        let recording = recording_at(path);
         for child_pid in 0..10 {
             assert!(recording.push(&ForkRecord {
                 time_ns: 5,

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use allocsample_agent::Agent;
-use allocsample_agent::os::{self, clock, file, futex, process};
+use allocsample_agent::os::{self, clock, futex, process};
 use allocsample_agent::recording::{DrainRequest, DrainState, Recording};
 use allocsample_record::{
     ChunkEncoder, ChunkKind, ExitHow, ExitRecord, Figure, LostReason, MemoryMap, RecordKind,
@@ -327,7 +327,7 @@ impl Drain {
         self.update_figures()?;
         // Losses that other threads count from now on are not written: the process is ending.
         self.recording.ring.close();
-        file::unlink(self.recording.ring_path.as_c_str());
+        self.recording.remove_ring();
         Ok(())
     }
 

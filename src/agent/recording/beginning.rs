@@ -117,7 +117,6 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         profile,
         path,
         ring,
-        ring_path,
     } = create_files(config, file_name(beginning.program), wall_ns)?;
     let profile_id = process::random_u128();
     let header = FileHeader {
@@ -127,7 +126,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
     .encode();
     let discard = |reason| {
         file::unlink(path.as_c_str());
-        file::unlink(ring_path.as_c_str());
+        file::unlink(ring_beside(&path).as_c_str());
         Err(CannotRecord { reason })
     };
     if profile.write_all(&header).is_err() {
@@ -147,13 +146,7 @@ fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> 
         }
         return discard(NO_ROOM);
     };
-    let recording = Recording::new(
-        mapped_ring,
-        path.clone(),
-        ring_path.clone(),
-        ring_place,
-        definitions_to,
-    );
+    let recording = Recording::new(mapped_ring, path.clone(), ring_place, definitions_to);
     let Some(recording) = leaked::leak_again(retired, recording) else {
         return discard("out of memory");
     };
@@ -195,14 +188,22 @@ struct Files {
     profile: File,
     path: Path,
     ring: File,
-    ring_path: Path,
+}
+
+/// How the name of a ring ends, after that of its profile.
+const RING: &[u8] = b".ring";
+
+/// Path of the ring of a profile.
+fn ring_beside(profile: &Path) -> Path {
+    let mut path = profile.clone();
+    path.push(RING);
+    path
 }
 
 /// Creates both under the first name that neither of them has yet: in a directory that others write to, either can be
 /// theirs.
 fn create_files(config: &Config, program: &[u8], wall_ns: u64) -> Result<Files, CannotRecord> {
     const ATTEMPTS: u32 = 1000;
-    const RING: &[u8] = b".ring";
     for attempt in 0..ATTEMPTS {
         let path = config.output_path(process::pid(), program, wall_ns, attempt);
         if path.is_too_long() || path.as_bytes().len() + RING.len() >= crate::path::PATH_BYTES {
@@ -219,15 +220,12 @@ fn create_files(config: &Config, program: &[u8], wall_ns: u64) -> Result<Files, 
                 });
             }
         };
-        let mut ring_path = path.clone();
-        ring_path.push(RING);
-        let error = match File::create_new(ring_path.as_c_str()) {
+        let error = match File::create_new(ring_beside(&path).as_c_str()) {
             Ok(ring) => {
                 return Ok(Files {
                     profile,
                     path,
                     ring,
-                    ring_path,
                 });
             }
             Err(error) => error,
@@ -282,14 +280,12 @@ impl Recording {
     pub(super) fn new(
         ring: Ring,
         path: Path,
-        ring_path: Path,
         ring_place: (NonNull<u8>, usize),
         definitions_to: u64,
     ) -> Self {
         Self {
             ring,
             path,
-            ring_path,
             wake: AtomicU32::new(0),
             is_drain_asleep: AtomicBool::new(false),
             enough_words: AtomicU64::new(u64::MAX),
@@ -308,6 +304,11 @@ impl Recording {
             tickets: AtomicU32::new(0),
             tickets_done: AtomicU32::new(0),
         }
+    }
+
+    /// Removes the ring's file, once nothing in it is needed any more.
+    pub fn remove_ring(&self) {
+        file::unlink(ring_beside(&self.path).as_c_str());
     }
 
     fn write_beginning(

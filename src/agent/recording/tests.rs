@@ -13,16 +13,16 @@ const CAPACITY_WORDS: u64 = 1 << 12;
 
 /// Without files: the ring is plain memory that is never given back.
 pub(crate) fn recording() -> Recording {
-    recording_at(Path::new(), Path::new())
+    recording_at(Path::new())
 }
 
 /// The same with files, which the caller makes.
-pub(crate) fn recording_at(path: Path, ring_path: Path) -> Recording {
+pub(crate) fn recording_at(path: Path) -> Recording {
     let bytes = allocsample_ring::file_bytes(CAPACITY_WORDS);
     let base = memory::map(bytes).unwrap();
     // SAFETY: fresh and zeroed, mapped for ever, aligned to a page.
     let ring = unsafe { Ring::create(base, CAPACITY_WORDS, 7) };
-    Recording::new(ring, path, ring_path, (base, bytes), 0)
+    Recording::new(ring, path, (base, bytes), 0)
 }
 
 fn new_thread() -> ShimThread {

@@ -54,7 +54,7 @@ fn a_profile_and_its_ring_get_the_first_name_that_both_are_free_to_have() {
         let files = create_files(config, b"app", 0).unwrap_or_else(|it| panic!("{}", it.reason));
         (
             files.path.as_bytes().to_vec(),
-            files.ring_path.as_bytes().to_vec(),
+            ring_beside(&files.path).as_bytes().to_vec(),
         )
     };
     let (first, its_ring) = path(&config);
@@ -92,7 +92,7 @@ fn a_path_may_be_as_long_as_the_ring_s_still_fits() {
     std::fs::create_dir_all(&deepest).unwrap();
     let create = |bytes| create_files(&config, program(bytes).as_bytes(), 0);
     let files = create(room).unwrap_or_else(|it| panic!("{}", it.reason));
-    assert_eq!(files.ring_path.as_bytes().len(), PATH_BYTES - 1);
+    assert_eq!(ring_beside(&files.path).as_bytes().len(), PATH_BYTES - 1);
     for bytes in [room + 1, room + 5, room + 6] {
         let refused = create(bytes).err().map(|it| it.reason);
         assert_eq!(refused, Some("the output path is too long"), "{bytes}");
