@@ -174,7 +174,7 @@ static uint32_t define(const struct guile *guile, const struct guile_image *imag
     if (strcmp(first_file, file) != 0)
         first_line = 0;
     if (name[0] == 0 && symbol->st_value == 0)
-        strcpy(name, "(top level)");
+        snprintf(name, sizeof name, "(top level)");
     else if (name[0] == 0)
         snprintf(name, sizeof name, "lambda[%.200s:%u]", slash == NULL ? file : slash + 1, first_line);
     return names_function(&functions, guile->hooks, guile->heap, name, file, first_line);

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Threads at a time. Blocks of others are not sampled, and not counted either. */
@@ -156,16 +157,14 @@ void allocator_return_number(struct allocator *allocator, bool has_counted)
 
 bool allocator_register(struct allocator *allocator, const allocsample_hooks *agents, const char *file)
 {
-    char name[256] = {0};
+    char name[256];
     if (!lock_try_longer(&registering))
         return false;
     bool is_prepared = prepare(agents);
     lock_release(&registering);
     if (!is_prepared || (!allocator->is_numbered && !allocator_take_number(allocator)))
         return false;
-    const char *parts[] = {allocator->what, " in ", file};
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        strncat(name, parts[i], sizeof name - 1 - strlen(name));
+    snprintf(name, sizeof name, "%s in %s", allocator->what, file);
     allocsample_heap_description description = {
         .size = sizeof description, .kind = ALLOCSAMPLE_ALLOCATOR, .name = name};
     allocator->registered = hooks->heap_register(&description);

@@ -108,3 +108,23 @@ bool foreign_read_copied(struct foreign_reader *reader, uintptr_t from, void *to
     }
     return bytes == 0 || foreign_copy(from, next, bytes);
 }
+
+void foreign_text(struct foreign_reader *reader, uintptr_t from, char *to, size_t room)
+{
+    size_t length = 0;
+    while (from != 0 && length < room - 1) {
+        /* What follows the text may be gone: a part ends where a page may end. */
+        size_t part = 64 - (from + length) % 64;
+        if (part > room - 1 - length)
+            part = room - 1 - length;
+        if (!foreign_read(reader, from + length, to + length, part))
+            break;
+        const char *end = memchr(to + length, 0, part);
+        if (end != NULL) {
+            length = (size_t)(end - to);
+            break;
+        }
+        length += part;
+    }
+    to[length] = 0;
+}

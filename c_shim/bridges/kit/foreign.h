@@ -86,6 +86,9 @@ static inline uintptr_t foreign_word(struct foreign_reader *reader, uintptr_t fr
     return foreign_read(reader, from, &word, sizeof word) ? word : 0;
 }
 
+/* Copies the text at `from`, as far as it can be read and as `room` bytes hold it, with a 0 at its end. */
+HIDDEN void foreign_text(struct foreign_reader *reader, uintptr_t from, char *to, size_t room);
+
 /* Notices that a chain leads back into itself, within twice its length (Brent): the link remembered moves on at each power of
  * two. Zero is the right initial value. */
 struct foreign_chain {

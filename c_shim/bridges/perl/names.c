@@ -66,24 +66,6 @@ static void copy_hek(struct foreign_reader *reader, uintptr_t hek, size_t skippe
     to[bytes] = 0;
 }
 
-/* A text that ends with a zero. It is read up to multiples of 64, so that the page behind it need not be there. */
-static void copy_text(struct foreign_reader *reader, uintptr_t text, char *to, size_t room)
-{
-    size_t length = 0;
-    while (text != 0 && length < room - 1) {
-        size_t bytes = 64 - (text + length) % 64;
-        if (bytes > room - 1 - length)
-            bytes = room - 1 - length;
-        if (!foreign_read(reader, text + length, to + length, bytes))
-            break;
-        size_t part = strnlen(to + length, bytes);
-        length += part;
-        if (part < bytes)
-            break;
-    }
-    to[length] = 0;
-}
-
 /* ---- statements ---- */
 
 struct place {
@@ -107,7 +89,7 @@ static struct place place_of(const struct perl *perl, struct foreign_reader *rea
 static void copy_file(const struct perl *perl, struct foreign_reader *reader, uintptr_t file, char *to, size_t room)
 {
     if (perl->layout->has_threads) {
-        copy_text(reader, file, to, room);
+        foreign_text(reader, file, to, room);
         return;
     }
     /* The glob "_<file". */
@@ -121,7 +103,7 @@ static void drop_number(char *file, unsigned long end)
 {
     static const char eval[] = "(eval ";
     if (strncmp(file, eval, strlen(eval)) == 0 && strtoul(file + strlen(eval), NULL, 10) >= end)
-        strcpy(file, "(eval)");
+        memcpy(file, "(eval)", sizeof "(eval)");
 }
 
 /* ---- subs ---- */
@@ -198,7 +180,7 @@ static void copy_name(const struct perl *perl, struct foreign_reader *reader, co
     }
     copy_hek(reader, name, 0, to + length, room - length);
     if (to[length] == 0)
-        strcpy(to + length, anonymous);
+        snprintf(to + length, room - length, "%s", anonymous);
 }
 
 /* The line of a sub's first statement, if that is in this file. It tells anonymous subs apart. */

@@ -186,7 +186,7 @@ static uint32_t define(struct foreign_reader *reader, const struct function *fun
         length += 2;
     }
     if (own == 0 || copy_text(reader, own, name + length, sizeof name - length) == 0)
-        strcpy(name, "{main}");
+        memcpy(name, "{main}", sizeof "{main}");
     copy_text(reader, word_in(function->bytes, file_in_function), file, sizeof file);
     return names_function(&functions, hooks, heap, name, file, half_word_in(function->bytes, file_in_function + FIRST_LINE));
 }

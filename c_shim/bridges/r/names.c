@@ -64,7 +64,7 @@ static void copy_package(struct r_view *view, uintptr_t environment, char *to, s
             return;
         if (is_namespace(view, environment, to, room - 2)) {
             if (to[0] != 0)
-                strcat(to, "::");
+                memcpy(to + strlen(to), "::", sizeof "::");
             return;
         }
         environment = object.enclosing;

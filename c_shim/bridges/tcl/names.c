@@ -41,29 +41,12 @@ void tcl_names_after_fork_in_child(void)
 
 /* ---- texts ---- */
 
-/* The text at `from`, or as much of it as there is room for. */
-static void copy_text(struct tcl_view *view, uintptr_t from, char *to, size_t room)
-{
-    size_t length = 0;
-    while (from != 0 && length < room - 1) {
-        size_t part = 64 - (from + length) % 64;
-        if (part > room - 1 - length)
-            part = room - 1 - length;
-        if (!foreign_read(&view->reader, from + length, to + length, part))
-            break;
-        size_t used = strnlen(to + length, part);
-        length += used;
-        if (used < part)
-            break;
-    }
-    to[length] = 0;
-}
-
 /* "a::b" of the namespace; "" for the global one. */
 static void copy_namespace(struct tcl_view *view, uintptr_t namespace, char *to, size_t room)
 {
     char full[256];
-    copy_text(view, namespace == 0 ? 0 : foreign_word(&view->reader, namespace + view->tcl->layout->namespace_name), full, sizeof full);
+    uintptr_t name = namespace == 0 ? 0 : foreign_word(&view->reader, namespace + view->tcl->layout->namespace_name);
+    foreign_text(&view->reader, name, full, sizeof full);
     snprintf(to, room, "%s", strncmp(full, "::", 2) == 0 ? full + 2 : full);
 }
 
@@ -77,7 +60,7 @@ static void read_command(struct tcl_view *view, uintptr_t address, struct comman
     const struct tcl_layout *layout = view->tcl->layout;
     command->entry = address == 0 ? 0 : foreign_word(&view->reader, address + layout->command_entry);
     command->namespace = address == 0 ? 0 : foreign_word(&view->reader, address + layout->command_namespace);
-    copy_text(view, command->entry == 0 ? 0 : command->entry + layout->entry_key, command->name, sizeof command->name);
+    foreign_text(&view->reader, command->entry == 0 ? 0 : command->entry + layout->entry_key, command->name, sizeof command->name);
 }
 
 static void copy_command(struct tcl_view *view, const struct command *command, char *to, size_t room)
