@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use allocsample_profile::{Frame, MAPPINGS, MappingCall, MappingChange, ModuleId, Note, Profile};
+use allocsample_profile::{Frame, MAPPINGS, MappingCall, MappingChange, ModuleId, Profile};
 use allocsample_report::significance::benjamini_hochberg;
 use allocsample_report::versions::Versions;
 use allocsample_report::{Selection, Weights, runtimes};
@@ -294,9 +294,7 @@ fn is_of_a_heap(profile: &Profile, call: &MappingCall) -> bool {
     let Some(module) = module.map(|module| module.name()) else {
         return false;
     };
-    let is_next = |path: &str| path.rsplit('/').next() == Some(module);
-    let mut notes = profile.notes.iter();
-    notes.any(|(note, path)| *note == Note::NextAllocator && is_next(path))
+    profile.is_next_allocator(module)
         || profile.runtimes.has_module(module) && !runtimes::is_any_missing(profile)
 }
 

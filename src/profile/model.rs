@@ -557,6 +557,20 @@ impl Profile {
         self.modules.get((id.0 as usize).checked_sub(1)?)
     }
 
+    /// Whether a module is the allocator that ours stands before. The loader knows it by the name that programs ask for, in whichever
+    /// directory, and the kernel by that of the file: `/lib/libtcmalloc.so.4`, `/usr/lib/libtcmalloc.so.4.5.10`.
+    pub fn is_next_allocator(&self, path: &str) -> bool {
+        let name_of = |path| str::rsplit(path, '/').next().unwrap_or(path);
+        let is_it = |name: &str| {
+            let rest = name_of(path).strip_prefix(name);
+            rest.is_some_and(|rest| {
+                rest.is_empty() || name.contains(".so") && rest.starts_with('.')
+            })
+        };
+        let mut notes = self.notes.iter();
+        notes.any(|(note, name)| *note == Note::NextAllocator && is_it(name_of(name)))
+    }
+
     /// Bytes that went through all counters.
     pub fn exact_bytes(&self) -> u64 {
         let machines = self.vm.heaps.values().map(|heap| heap.exact_bytes);
@@ -585,6 +599,38 @@ impl Profile {
                 threads.fold(0, u64::saturating_add)
             }
             None => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_allocator_is_known_by_either_of_its_names() {
+        let next = |name: &str| Profile {
+            notes: vec![(Note::NextAllocator, name.to_owned())],
+            ..Profile::default()
+        };
+        for (name, path, is_it) in [
+            (
+                "/lib/libtcmalloc.so.4",
+                "/usr/lib/libtcmalloc.so.4.5.10",
+                true,
+            ),
+            ("/lib/libtcmalloc.so.4", "/lib/libtcmalloc.so.4", true),
+            (
+                "/usr/lib/libjemalloc.so.2",
+                "/usr/lib/libjemalloc.so",
+                false,
+            ),
+            ("/lib/libtcmalloc.so.4", "/lib/libtcmalloc.so.45", false),
+            ("/usr/bin/redis-server", "/usr/bin/redis-server", true),
+            ("/usr/bin/a", "/usr/bin/a.out", false),
+            ("", "/usr/bin/a", false),
+        ] {
+            assert_eq!(next(name).is_next_allocator(path), is_it, "{name} {path}");
         }
     }
 }

@@ -213,15 +213,11 @@ impl Coverage {
 
 /// Modules with an allocator of their own: not that which `malloc` leads to, whose memory is sampled.
 pub fn allocators(profile: &Profile) -> Vec<(String, String)> {
-    let is_sampled = |path: &str| {
-        let mut notes = profile.notes.iter();
-        notes.any(|(note, module)| *note == Note::NextAllocator && module == path)
-    };
     let with = profile
         .inspected
         .iter()
         .filter(|it| !it.allocator.is_empty());
-    with.filter(|it| !is_sampled(&it.path))
+    with.filter(|it| !profile.is_next_allocator(&it.path))
         .map(|it| {
             let file = it.path.rsplit('/').next().unwrap_or(&it.path);
             (file.to_owned(), it.allocator.clone())
