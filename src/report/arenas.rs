@@ -10,6 +10,8 @@ use allocsample_profile::{MappedRanges, MappingCall, MemoryMapping, Profile};
 
 const CPYTHON: &str = "CPython";
 const PYTHON_HEAP: &str = "python";
+/// What CPython maps for small objects at a time: until 3.9, and since.
+const ARENA_BYTES: [u64; 2] = [256 << 10, 1 << 20];
 
 /// The modules that may map memory for the objects of the profile's runtimes.
 pub(crate) struct Arenas<'a> {
@@ -69,9 +71,19 @@ impl<'a> Arenas<'a> {
 
     /// The part of a mapping that a runtime is known to have mapped: 0 where other modules may have mapped for it, too.
     pub fn certain(&self, calls: &MappedRanges<usize>, mapping: &MemoryMapping) -> f64 {
+        self.part(calls, mapping, |call| self.is_certain(call))
+    }
+
+    /// The part in which nothing but a runtime's objects can be, however few are alive: arenas of CPython's. Its own code maps
+    /// other memory, too, if the program asks for it (`mmap.mmap`), but hardly of that size.
+    pub fn own(&self, calls: &MappedRanges<usize>, mapping: &MemoryMapping) -> f64 {
         self.part(calls, mapping, |call| {
-            self.is_allowed && self.may_be_of(call) && self.profile.mapper_of(call).is_some()
+            ARENA_BYTES.contains(&call.mapped.bytes) && self.is_certain(call)
         })
+    }
+
+    fn is_certain(&self, call: &MappingCall) -> bool {
+        self.is_allowed && self.may_be_of(call) && self.profile.mapper_of(call).is_some()
     }
 
     /// The part that some calls have mapped.

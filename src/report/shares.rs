@@ -281,7 +281,9 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
             && !mapping.is(MemoryMapping::BEHIND_GUARD)
     };
     let mut open = vec![0.0; mappings.len()];
-    if placeless > 0.0 {
+    // The part of that which is a runtime's in any case.
+    let mut own = vec![0.0; mappings.len()];
+    if placeless > 0.0 || !of_python.is_empty() {
         let (arenas, calls) = (Arenas::of(profile), profile.mapped_at(map.totals.time_ns));
         for (index, mapping) in mappings.iter().enumerate() {
             // The kernel joins arenas with large blocks of malloc's beside them.
@@ -289,14 +291,21 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
                 true => 1.0 - arenas.ruled_out(&calls, mapping),
                 false => arenas.certain(&calls, mapping),
             };
-            open[index] = mapping.anonymous_bytes as f64 * may_have;
+            let anonymous = mapping.anonymous_bytes as f64;
+            open[index] = anonymous * may_have;
+            own[index] = (anonymous * arenas.own(&calls, mapping)).min(open[index]);
         }
     }
-    let open_bytes: f64 = open.iter().sum();
+    let [open_bytes, own_bytes]: [f64; 2] = [&open, &own].map(|it| it.iter().sum());
+    // Of what is open and not a runtime's in any case.
     let open_share = match placeless >= LEAST_SHARE * open_bytes {
-        true if open_bytes > 0.0 => 1.0,
-        _ => placeless / open_bytes.max(1.0),
+        true => 1.0,
+        false => (placeless - own_bytes).max(0.0) / (open_bytes - own_bytes).max(1.0),
     };
+    let of_objects: Vec<f64> = (open.iter().zip(&own))
+        .map(|(open, own)| own + open_share * (open - own))
+        .collect();
+    let live_share = placeless / of_objects.iter().sum::<f64>().max(1.0);
     let mut shares = Vec::with_capacity(mappings.len());
     for (index, mapping) in mappings.iter().enumerate() {
         let anonymous = mapping.anonymous_bytes as f64;
@@ -333,9 +342,9 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
                 share.malloc_held += free(&share);
             }
         }
-        if open[index] > 0.0 {
-            let more = (open_share * open[index]).min(free(&share));
-            let live = more.min(placeless * open[index] / open_bytes);
+        if of_objects[index] > 0.0 {
+            let more = of_objects[index].min(free(&share));
+            let live = more.min(live_share * of_objects[index]);
             share.objects += live;
             share.objects_held += more - live;
         }

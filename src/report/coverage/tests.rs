@@ -387,6 +387,43 @@ fn arenas_beside_a_block_of_malloc_are_pythons() {
     assert_eq!(of(Account::Mapped) + of(Account::Unexplained), 14.0);
 }
 
+#[test]
+fn arenas_that_are_nearly_empty_are_pythons() {
+    // In one piece it is what a program has mapped for itself.
+    for (pieces, arenas_mib) in [(1, 0.0_f64), (250, 250.0)] {
+        let mut profile = with_python(3);
+        for piece in 0..pieces {
+            let mib = 250 / pieces;
+            mapped_by(
+                &mut profile,
+                "/lib/libpython3.so",
+                (1 << 40) + piece * mib * MIB,
+                mib,
+            );
+        }
+        profile.inspected.push(Inspected {
+            path: "/lib/libpython3.so".to_owned(),
+            runtime: "CPython".to_owned(),
+            ..Inspected::default()
+        });
+        let ledger = Ledger::of(&profile, &profile.memory[0]);
+        let mib = |account| ledger.of_account(account) / MIB as f64;
+        let (live, held) = (mib(Account::Objects), mib(Account::ObjectsHeld));
+        assert!((live - 3.0).abs() < 0.01, "{ledger:?}");
+        assert!(
+            (live + held - arenas_mib.max(3.0)).abs() < 0.01,
+            "{ledger:?}"
+        );
+        let coverage = Coverage::of(&profile).expect("a reading");
+        assert_eq!(coverage.is_low(), pieces == 1, "{}", coverage.line());
+        // Everything may be gone.
+        profile.samples = Default::default();
+        let ledger = Ledger::of(&profile, &profile.memory[0]);
+        let held = ledger.of_account(Account::ObjectsHeld) / MIB as f64;
+        assert!((held - arenas_mib).abs() < 0.01, "{ledger:?}");
+    }
+}
+
 /// There mimalloc has objects and nothing else.
 #[test]
 fn the_mapping_of_a_sample_is_pythons_where_there_is_no_lock_of_the_interpreter() {
