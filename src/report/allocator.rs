@@ -143,14 +143,26 @@ fn is_allocator(function: &str) -> bool {
     ALLOCATORS.iter().any(|pattern| fits(pattern, function))
 }
 
-/// Whether a name fits a pattern in which at most one `*` stands for any text.
+/// Whether a name fits a pattern in which each `*` stands for any text.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => name == pattern,
-        Some((start, end)) => {
-            name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
-        }
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return name == pattern;
+    };
+    let (middle, end) = match rest.rsplit_once('*') {
+        Some((middle, end)) => (Some(middle), end),
+        None => (None, rest),
+    };
+    let Some(mut left) = (name.strip_prefix(start)).and_then(|left| left.strip_suffix(end)) else {
+        return false;
+    };
+    // The earliest place of each part leaves most for the others.
+    for part in middle.iter().flat_map(|it| it.split('*')) {
+        let Some(at) = left.find(part) else {
+            return false;
+        };
+        left = &left[at + part.len()..];
     }
+    true
 }
 
 /// The frame that an allocation is charged to: the first one outside the allocator and the standard libraries of C++ and

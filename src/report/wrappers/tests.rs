@@ -98,7 +98,13 @@ fn a_function_that_only_wrappers_call_is_part_of_them() {
 
 #[test]
 fn names_fit_patterns() {
-    for name in ["xmalloc", "zmalloc_usable", "PyMem_RawMalloc", "strdup"] {
+    for name in [
+        "xmalloc",
+        "zmalloc_usable",
+        "PyMem_RawMalloc",
+        "PyArray_NewFromDescr_int",
+        "strdup",
+    ] {
         assert!(is_known(name), "{name}");
     }
     for name in [
@@ -112,6 +118,13 @@ fn names_fit_patterns() {
     }
     // The parts around the star do not overlap.
     assert!(!fits("ab*ba", "aba") && fits("ab*ba", "abba"));
+    // Any number of stars.
+    assert!(fits("a*b*c", "abc") && fits("a*b*c", "axxbxc") && fits("*b*", "abc"));
+    assert!(!fits("a*b*c", "acb") && !fits("a*b*b", "ab") && !fits("*b*", "ac"));
+    assert!(fits("a*b*c*d", "abcbcd") && !fits("a*c*b*d", "abcd"));
+    for name in ["PyDataMem_UserNEW", "QTypedArrayData<char>::allocate(long)"] {
+        assert!(is_known(name), "{name}");
+    }
     assert!(is_hinted("my_pool_Alloc") && !is_hinted("make_node"));
 }
 
