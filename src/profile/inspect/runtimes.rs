@@ -404,6 +404,26 @@ const RUNTIMES: &[Runtime] = &[
         advice: "`(sb-sprof:start-profiling :mode :alloc)` samples it",
     },
     Runtime {
+        name: "GHC's runtime",
+        files: &["libHSrts"],
+        marks: &["hs_init_ghc"],
+        version: &[],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "the heap of Haskell is not sampled",
+        advice: "a program that is linked with `-rtsopts` profiles it by type with `+RTS -hT`",
+    },
+    Runtime {
+        name: "Chez Scheme",
+        files: &["racket", "petite", "chezscheme"],
+        marks: &["Sscheme_init"],
+        version: &[],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "the heap of Scheme is not sampled, its procedures are not shown",
+        advice: "Racket's `(dump-memory-stats)` lists its objects by type",
+    },
+    Runtime {
         name: "Tcl",
         files: &["tclsh", "libtcl"],
         marks: &["Tcl_CreateInterp"],
@@ -437,6 +457,9 @@ const RUNTIMES: &[Runtime] = &[
     },
 ];
 
+/// Texts that a runtime alone has, for programs that contain it and whose symbols are stripped.
+const TEXTS: &[(&str, &str)] = &[("Ignoring GHCRTS variable", "GHC's runtime")];
+
 /// Symbols that versions are read from.
 const FACTS: &[&str] = &[
     "caml_domain_spawn",
@@ -460,7 +483,14 @@ pub(super) fn recognise(
             .iter()
             .any(|symbol| it.marks.contains(&&*symbol.name));
         is_marked || it.marks.is_empty() && it.name_in(path).is_some()
-    })?;
+    });
+    let runtime = match runtime {
+        Some(runtime) => runtime,
+        None => TEXTS
+            .iter()
+            .find(|(text, _)| elf.find_text(text.as_bytes(), |_| Some(())).is_some())
+            .and_then(|(_, name)| Runtime::named(name))?,
+    };
     let name = runtime.name_in(path);
     let mut ways = runtime.version.iter();
     let version = ways.find_map(|way| way.read(path, name, elf, symbols));

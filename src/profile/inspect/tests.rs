@@ -219,6 +219,21 @@ fn runtimes_and_their_versions_are_read_from_symbols_and_constants() {
         ),
         ("/usr/bin/sbcl", &["call_into_lisp"], b"", "SBCL", ""),
         (
+            "/usr/bin/pandoc",
+            &["hs_init_ghc"],
+            b"",
+            "GHC's runtime",
+            "",
+        ),
+        (
+            "/usr/bin/shellcheck",
+            &["main"],
+            b"\0Warning: Ignoring GHCRTS variable as RTS options are disabled.\0",
+            "GHC's runtime",
+            "",
+        ),
+        ("/usr/bin/racket", &["Sscheme_init"], b"", "Chez Scheme", ""),
+        (
             "/usr/lib/libguile-3.0.so.1",
             &["scm_boot_guile"],
             b"",
