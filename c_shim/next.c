@@ -95,6 +95,48 @@ static void free_aligned_sized_by_free(void *block, size_t alignment, size_t siz
     free(block);
 }
 
+/* ---- compositions for musl, whose functions call one another by name: each block would count once for every call ---- */
+
+/* As musl's calloc clears what a foreign malloc gave it: pages that read as zeros are not written, so that fresh ones stay unused. */
+static void clear(char *block, size_t bytes)
+{
+    const size_t chunk = 4096;
+    for (size_t at = 0; at < bytes; at += chunk) {
+        size_t length = bytes - at < chunk ? bytes - at : chunk;
+        if (bytes < chunk || block[at] != 0 || memcmp(block + at, block + at + 1, length - 1) != 0)
+            memset(block + at, 0, length);
+    }
+}
+
+static void *calloc_by_malloc(size_t count, size_t size)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    char *block = shim_next.malloc(bytes);
+    if (block != NULL)
+        clear(block, bytes);
+    return block;
+}
+
+static int posix_memalign_by_aligned_alloc(void **block, size_t alignment, size_t size)
+{
+    if (alignment < sizeof(void *))
+        return EINVAL;
+    void *found = shim_next.aligned_alloc(alignment, size);
+    if (found == NULL)
+        return errno;
+    *block = found;
+    return 0;
+}
+
+static void *memalign_by_aligned_alloc(size_t alignment, size_t size)
+{
+    return shim_next.aligned_alloc(alignment, size);
+}
+
 /* ---- first calls ---- */
 
 /* Nesting depth of shim_find_next on this thread. */
@@ -303,6 +345,12 @@ static void find(void *slot, const char *name, const void *malloc_address, const
     memcpy(slot, &found, sizeof found);
 }
 
+/* Whether this malloc is that of musl. */
+static bool is_of_musl(const void *malloc_address)
+{
+    return !shim_is_glibc() && shim_same_object(malloc_address, _dl_debug_addr);
+}
+
 #define FIND(NAME, COMPOSED) find(&found.NAME, #NAME, malloc_address, (const void *)(COMPOSED))
 /* Another thread that calls meanwhile sees either the finder or the found. */
 #define PUBLISH(NAME) __atomic_store_n(&shim_next.NAME, found.NAME, __ATOMIC_RELEASE)
@@ -324,6 +372,14 @@ void shim_find_next(void)
 #include "interposed.def"
 #define COMPOSED(NAME, COMPOSITION) FIND(NAME, COMPOSITION);
 #include "interposed.def"
+    if (is_of_musl(malloc_address)) {
+        found.calloc = calloc_by_malloc;
+        found.posix_memalign = posix_memalign_by_aligned_alloc;
+        found.memalign = memalign_by_aligned_alloc;
+        found.valloc = valloc_by_memalign;
+        PUBLISH(calloc);
+        PUBLISH(posix_memalign);
+    }
 #define COMPOSED(NAME, COMPOSITION) PUBLISH(NAME);
 #include "interposed.def"
     finding--;

@@ -113,34 +113,77 @@ fn ending(program: &Path, preload: Option<&Path>, directory: &Path) -> (Option<i
     )
 }
 
+/// A dynamic program of musl. `None`: there is no compiler for it, which is said.
+fn compiled_for_musl(room: &Room, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    if !is_installed("musl-gcc") {
+        skip("musl-gcc is not installed (Debian: musl-tools)");
+        return None;
+    }
+    let program = room.path("program");
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let compiled = Command::new("musl-gcc")
+        .args(["-std=gnu11", "-O2", "-g", "-pthread", "-fno-builtin", "-w"])
+        .args(flags)
+        .arg("-o")
+        .args([&program, &programs.join(source)])
+        .output()
+        .expect("musl-gcc");
+    assert!(compiled.status.success(), "{source}: {compiled:?}");
+    Some(program)
+}
+
+/// The profile of a program of musl that ends well.
+fn profile_on_musl(room: &Room, program: &Path, interval: &str) -> support::profile::Profile {
+    let profile = room.path("x.allocsample");
+    let ran = Command::new(program)
+        .current_dir(room.directory())
+        .env("LD_PRELOAD", agent_library())
+        .env("ALLOCSAMPLE_INTERVAL", interval)
+        .env("ALLOCSAMPLE_OUTPUT", &profile)
+        .output()
+        .expect("it runs");
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(ran.stdout, b"done\n", "{ran:?}");
+    support::profile::Profile::read(&profile)
+}
+
+/// musl's calloc calls malloc by name, and others of its functions call one another.
+#[test]
+fn a_block_of_musl_counts_once_whichever_function_gave_it() {
+    let room = Room::without_agent();
+    let flags = ["-Wl,--eh-frame-hdr"];
+    let Some(program) = compiled_for_musl(&room, "blocks_of_libc.c", &flags) else {
+        return;
+    };
+    let profile = profile_on_musl(&room, &program, "1");
+    for function in [
+        "malloc",
+        "calloc",
+        "realloc",
+        "reallocarray",
+        "posix_memalign",
+        "memalign",
+        "aligned_alloc",
+        "valloc",
+    ] {
+        let site = profile.site(&format!("by_{function}"));
+        assert_eq!(site.samples, 100, "{function}");
+        assert_eq!(site.live_bytes, 100.0 * 4096.0, "{function}");
+    }
+}
+
 #[test]
 fn a_program_of_musl_keeps_its_output_and_its_status() {
-    if !is_installed("musl-gcc") {
-        return skip("musl-gcc is not installed (Debian: musl-tools)");
-    }
     let room = Room::without_agent();
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     for source in [
         "hello.c",
         "leaves_silently.c",
         "own_malloc.c",
         "realloc_race.c",
     ] {
-        let program = room.path("program");
-        let compiled = Command::new("musl-gcc")
-            .args([
-                "-std=gnu11",
-                "-O2",
-                "-g",
-                "-pthread",
-                "-fno-builtin",
-                "-w",
-                "-o",
-            ])
-            .args([&program, &programs.join(source)])
-            .output()
-            .expect("musl-gcc");
-        assert!(compiled.status.success(), "{source}: {compiled:?}");
+        let Some(program) = compiled_for_musl(&room, source, &[]) else {
+            return;
+        };
         let plain = ending(&program, None, room.directory());
         let with = ending(&program, Some(&agent_library()), room.directory());
         assert_eq!(with, plain, "{source}");
