@@ -172,6 +172,18 @@ fn a_block_of_musl_counts_once_whichever_function_gave_it() {
     }
 }
 
+/// musl's dladdr does not say how large a function is.
+#[test]
+fn a_bridge_joins_a_program_of_musl() {
+    let room = Room::without_agent();
+    let flags = ["-rdynamic", "-Wl,--eh-frame-hdr"];
+    let Some(program) = compiled_for_musl(&room, "looks_like_v8.c", &flags) else {
+        return;
+    };
+    let profile = profile_on_musl(&room, &program, "4K");
+    profile.row("heaps", "name", "javascript");
+}
+
 #[test]
 fn a_program_of_musl_keeps_its_output_and_its_status() {
     let room = Room::without_agent();

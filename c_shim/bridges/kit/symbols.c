@@ -85,12 +85,78 @@ bool symbols_is_data(const void *address, size_t length)
     return dl_iterate_phdr(look_at, &search) != 0 && length <= search.end - search.address;
 }
 
+/* ---- sizes of symbols where there is no dladdr1, by the object's own table ---- */
+
+struct symbol_search {
+    uintptr_t address;
+    size_t bytes;
+};
+
+/* The table has no count of symbols: the last one ends the last chain. */
+static size_t symbols_in(const uint32_t *gnu_hash)
+{
+    enum { HEAD_WORDS = 4 };
+    uint32_t buckets_count = gnu_hash[0], first = gnu_hash[1], filter_words = gnu_hash[2], last = 0;
+    const uint32_t *buckets = gnu_hash + HEAD_WORDS + filter_words * (sizeof(uintptr_t) / sizeof(uint32_t));
+    const uint32_t *chains = buckets + buckets_count;
+    for (uint32_t i = 0; i < buckets_count; i++)
+        if (buckets[i] > last)
+            last = buckets[i];
+    if (last < first)
+        return first;
+    while ((chains[last - first] & 1) == 0)
+        last++;
+    return (size_t)last + 1;
+}
+
+static int look_for_symbol(struct dl_phdr_info *object, size_t size, void *argument)
+{
+    struct symbol_search *search = argument;
+    const ElfW(Dyn) *entry = NULL;
+    const ElfW(Sym) *symbols = NULL;
+    const uint32_t *hash = NULL, *gnu_hash = NULL;
+    bool is_here = false;
+    (void)size;
+    for (size_t i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        uintptr_t start = object->dlpi_addr + segment->p_vaddr;
+        if (segment->p_type == PT_DYNAMIC)
+            entry = (const ElfW(Dyn) *)start;
+        if (segment->p_type == PT_LOAD && search->address >= start && search->address < start + segment->p_memsz)
+            is_here = true;
+    }
+    if (!is_here)
+        return 0;
+    /* Unlike glibc, musl leaves the addresses as they are in the file. */
+    for (; entry != NULL && entry->d_tag != DT_NULL; entry++) {
+        const void *place = (const void *)(object->dlpi_addr + entry->d_un.d_ptr);
+        if (entry->d_tag == DT_SYMTAB)
+            symbols = place;
+        else if (entry->d_tag == DT_HASH)
+            hash = place;
+        else if (entry->d_tag == DT_GNU_HASH)
+            gnu_hash = place;
+    }
+    size_t count = symbols == NULL ? 0 : hash != NULL ? hash[1] : gnu_hash != NULL ? symbols_in(gnu_hash) : 0;
+    for (size_t i = 0; i < count && search->bytes == 0; i++)
+        if (symbols[i].st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbols[i].st_info) == STT_FUNC &&
+            object->dlpi_addr + symbols[i].st_value == search->address)
+            search->bytes = symbols[i].st_size;
+    return 1;
+}
+
 bool symbols_function_of(const void *address, uintptr_t *start, uintptr_t *end)
 {
     Dl_info info;
     const ElfW(Sym) *symbol = NULL;
-    if (dladdr1 == NULL ||
-        dladdr1(address, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 || symbol == NULL || symbol->st_size == 0)
+    if (dladdr1 == NULL) {
+        struct symbol_search search = {.address = (uintptr_t)address};
+        dl_iterate_phdr(look_for_symbol, &search);
+        *start = search.address;
+        *end = search.address + search.bytes;
+        return search.bytes != 0;
+    }
+    if (dladdr1(address, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 || symbol == NULL || symbol->st_size == 0)
         return false;
     *start = (uintptr_t)info.dli_saddr;
     *end = *start + symbol->st_size;
