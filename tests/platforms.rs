@@ -172,9 +172,10 @@ fn a_block_of_musl_counts_once_whichever_function_gave_it() {
     }
 }
 
-/// musl's dladdr does not say how large a function is.
+/// musl's dladdr does not say how large a function is; and the bridge's own allocations are the first that the process makes.
 #[test]
-fn a_bridge_joins_a_program_of_musl() {
+fn a_bridge_joins_a_program_of_musl_and_nothing_counts_twice() {
+    const BYTES: f64 = 1000.0 * 4096.0;
     let room = Room::without_agent();
     let flags = ["-rdynamic", "-Wl,--eh-frame-hdr"];
     let Some(program) = compiled_for_musl(&room, "looks_like_v8.c", &flags) else {
@@ -182,6 +183,8 @@ fn a_bridge_joins_a_program_of_musl() {
     };
     let profile = profile_on_musl(&room, &program, "4K");
     profile.row("heaps", "name", "javascript");
+    let exact = profile.total("allocated_bytes_exact");
+    assert!((BYTES..1.1 * BYTES).contains(&exact), "{exact}");
 }
 
 #[test]

@@ -126,8 +126,11 @@ unsafe extern "C" fn construct(
     // Most processes are none of the runtimes that were looked for.
     // SAFETY: no code of the program has run that could have errors of its own.
     unsafe { shim_forget_failed_lookups() };
-    // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted.
-    this_thread().forget();
+    // What this thread allocated before (in the loader, in .preinit_array) gave it bytes not to be counted. Where it has not
+    // allocated, as with musl's loader, a bridge may have made it join, and it would join once more.
+    if this_thread().epoch() == 0 {
+        this_thread().forget();
+    }
     if is_on {
         // Allocators may map memory, with which the recording begins.
         // SAFETY: as above.
