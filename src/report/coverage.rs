@@ -265,7 +265,7 @@ fn not_joined(profile: &Profile, allocators: &[(String, String)]) -> Option<Stri
     let reasons = heaps.map(|heap| match reason(&heap) {
         Some(why) => format!("`--embedded` left {heap} alone: {why}"),
         None => format!(
-            "`--embedded` cannot sample {heap}: no symbols, a version that it does not know, or functions that cannot be redirected"
+            "`--embedded` cannot sample {heap}: no symbols and no debug file, a version that it does not know, or functions that cannot be redirected"
         ),
     });
     let reasons: Vec<_> = reasons.collect();

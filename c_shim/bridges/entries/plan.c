@@ -405,9 +405,9 @@ static void find_bounds(struct search *search)
 
 static void look_at_all_code(struct search *search)
 {
-    for (unsigned i = 0; i < search->file.header.e_phnum; i++) {
+    for (unsigned i = 0; i < search->file.elf.header.e_phnum; i++) {
         Elf64_Phdr segment;
-        uint64_t place = search->file.header.e_phoff + (uint64_t)i * sizeof segment;
+        uint64_t place = search->file.elf.header.e_phoff + (uint64_t)i * sizeof segment;
         if (!symbol_file_read(&search->file, &segment, sizeof segment, place))
             return;
         if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0)
@@ -429,8 +429,8 @@ static bool is_code_relocated(struct search *search)
 {
     Elf64_Phdr segment;
     Elf64_Dyn entry;
-    for (unsigned i = 0; i < search->file.header.e_phnum; i++) {
-        uint64_t place = search->file.header.e_phoff + (uint64_t)i * sizeof segment;
+    for (unsigned i = 0; i < search->file.elf.header.e_phnum; i++) {
+        uint64_t place = search->file.elf.header.e_phoff + (uint64_t)i * sizeof segment;
         if (!symbol_file_read(&search->file, &segment, sizeof segment, place))
             return true;
         for (uint64_t at = 0; segment.p_type == PT_DYNAMIC && at < segment.p_filesz; at += sizeof entry) {

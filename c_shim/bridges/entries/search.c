@@ -9,9 +9,6 @@
 
 #if defined(__x86_64__)
 
-/* Names of all symbols in one file. */
-#define MOST_TEXT (UINT64_C(256) << 20)
-
 void search_refuse(struct entries_found *found, const char *what, const char *why)
 {
     if (found->refused != NULL)
@@ -29,7 +26,7 @@ static uint32_t find_keys(struct search *search)
     for (uint64_t at = search->file.text; at < search->file.text_end; at += PIECE) {
         uint64_t left = search->file.text_end - at;
         size_t bytes = left < PIECE + OVERLAP ? (size_t)left : PIECE + OVERLAP;
-        if (!symbol_file_read(&search->file, search->piece, bytes, at))
+        if (!symbol_file_read_symbols(&search->file, search->piece, bytes, at))
             return 0;
         for (size_t i = 0; i < entry_allocator_count; i++) {
             const char *key = entry_allocators[i].key;
@@ -77,7 +74,7 @@ bool search_each_function(struct search *search, symbol_visitor *visit)
     for (uint64_t at = file->symbols; at < file->symbols_end; at += in_piece * sizeof(Elf64_Sym)) {
         size_t count = (size_t)((file->symbols_end - at) / sizeof(Elf64_Sym));
         count = count < in_piece ? count : in_piece;
-        if (!symbol_file_read(file, search->piece, count * sizeof(Elf64_Sym), at))
+        if (!symbol_file_read_symbols(file, search->piece, count * sizeof(Elf64_Sym), at))
             return false;
         for (size_t i = 0; i < count; i++) {
             Elf64_Sym symbol;
@@ -164,8 +161,6 @@ static void search_for_build(struct search *search, const struct entry_allocator
 static void search_for(struct search *search, const struct entry_allocator *allocator, const char *path)
 {
     uint64_t bytes = search->file.text_end - search->file.text;
-    if (bytes == 0 || bytes > MOST_TEXT)
-        return;
     char *text = memory_map(bytes + 1);
     if (text == NULL)
         return;
@@ -173,7 +168,7 @@ static void search_for(struct search *search, const struct entry_allocator *allo
     search->found.allocator = allocator;
     memset(search->prefixes, 0, sizeof search->prefixes);
     search->prefix_count = allocator->is_renamed ? 0 : 1;
-    bool is_read = symbol_file_read(&search->file, text, bytes, search->file.text);
+    bool is_read = symbol_file_read_symbols(&search->file, text, bytes, search->file.text);
     if (is_read && allocator->is_renamed)
         is_read = search_each_function(search, note_prefix);
     for (size_t i = 0; is_read && i < search->prefix_count; i++) {

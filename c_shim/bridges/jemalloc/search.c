@@ -79,7 +79,7 @@ static size_t read_names(struct search *search, uint64_t at, size_t *skipped)
     uint64_t to = at + PIECE + LONGEST_NAME < search->file.text_end ? at + PIECE + LONGEST_NAME : search->file.text_end;
     *skipped = (size_t)(at - from);
     size_t bytes = (size_t)(to - from);
-    return symbol_file_read(&search->file, search->piece, bytes, from) ? bytes : 0;
+    return symbol_file_read_symbols(&search->file, search->piece, bytes, from) ? bytes : 0;
 }
 
 static bool is_name_character(unsigned char character)
@@ -233,7 +233,7 @@ static void find_symbols(struct search *search, struct jemalloc_found *found)
     for (uint64_t at = search->file.symbols; at < search->file.symbols_end; at += in_piece * sizeof(Elf64_Sym)) {
         size_t count = (size_t)((search->file.symbols_end - at) / sizeof(Elf64_Sym));
         count = count < in_piece ? count : in_piece;
-        if (!symbol_file_read(&search->file, search->piece, count * sizeof(Elf64_Sym), at))
+        if (!symbol_file_read_symbols(&search->file, search->piece, count * sizeof(Elf64_Sym), at))
             return;
         for (size_t i = 0; i < count; i++) {
             Elf64_Sym symbol;

@@ -1,5 +1,5 @@
-/* For all bridges: the symbols of a loaded file, as the file has them. Most libraries with an allocator inside have no dynamic
- * symbols for it.
+/* For all bridges: the symbols of a loaded file, as the file has them, or its debug file. Most libraries with an allocator inside have
+ * no dynamic symbols for it.
  *
  * Neither allocates nor takes a lock of libc's. The headers in memory are compared with those in the file first: an address
  * from another file must never be used. */
@@ -7,16 +7,16 @@
 #define ALLOCSAMPLE_BRIDGES_SYMBOL_FILE_H
 
 #include "bridge.h"
+#include "kit/elf_file.h"
 #include "kit/objects.h"
 
-#include <elf.h>
-
 struct symbol_file {
-    int file;
-    Elf64_Ehdr header;
+    struct elf_file elf;
+    struct elf_file debug; /* has the symbols, if `is_apart` */
+    bool is_apart;
     uintptr_t start, end;          /* where it is mapped */
     uintptr_t bias;                /* from the addresses in its symbols to those in memory */
-    uint64_t symbols, symbols_end; /* places in the file */
+    uint64_t symbols, symbols_end; /* places in the file that has the symbols */
     uint64_t text, text_end;       /* of the names */
 };
 
@@ -24,8 +24,10 @@ struct symbol_file {
 HIDDEN bool symbol_file_open(struct symbol_file *file, const struct object_file *object);
 HIDDEN void symbol_file_close(struct symbol_file *file);
 
-/* Whether all bytes were there. */
+/* Reads code and headers. Whether all bytes were there. */
 HIDDEN bool symbol_file_read(const struct symbol_file *file, void *to, size_t bytes, uint64_t from);
+/* Reads symbols and their names, likewise. */
+HIDDEN bool symbol_file_read_symbols(const struct symbol_file *file, void *to, size_t bytes, uint64_t from);
 
 /* The part of the file that the code at `address` in memory is from; its bytes there begin at `*from`, and go on for
  * `*length`. False: no code is there. */

@@ -97,7 +97,9 @@ fn an_allocator_that_could_not_be_joined_says_why_and_the_option_is_not_advised_
     };
     let unknown = warning(&profile);
     assert!(
-        unknown.contains("; `--embedded` cannot sample mimalloc in server: no symbols, "),
+        unknown.contains(
+            "; `--embedded` cannot sample mimalloc in server: no symbols and no debug file, "
+        ),
         "{unknown}"
     );
     let why = "mimalloc in server: mi_free is too short".to_owned();
