@@ -90,6 +90,7 @@ struct entries_found {
     uintptr_t start, end;   /* most of the allocator's code */
     uintptr_t key;        /* the function of this name */
     uintptr_t control;    /* 0: it is not there */
+    bool is_control_global;
     const char *refused;  /* NULL: its entries can be redirected */
     char what[64];        /* which function is refused */
     char file[FILE_NAME];

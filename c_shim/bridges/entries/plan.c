@@ -278,6 +278,8 @@ static void drop_changed(struct search *search)
     bool is_any_global = false;
     for (size_t i = 0; i < found->count; i++)
         is_any_global |= found->entries[i].is_global && !entry_is_operator(found->entries[i].row);
+    if (is_any_global && !found->is_control_global)
+        found->control = 0;
     for (size_t i = 0; i < found->count;) {
         if (!is_any_global || found->entries[i].is_global) {
             i++;

@@ -126,8 +126,10 @@ static void note_symbol(struct search *search, const Elf64_Sym *symbol, const ch
     const struct entry_allocator *allocator = found->allocator;
     uintptr_t start = search->file.bias + symbol->st_value, end = start + symbol->st_size;
     const char *rest = without_prefix(search, name);
-    if (allocator->control != NULL && rest != NULL && strcmp(rest, allocator->control) == 0)
+    if (allocator->control != NULL && rest != NULL && strcmp(rest, allocator->control) == 0) {
         found->control = start;
+        found->is_control_global = ELF64_ST_BIND(symbol->st_info) != STB_LOCAL;
+    }
     if (rest != NULL && strcmp(rest, allocator->key) == 0)
         found->key = start;
     enum ownership ownership = ownership_of(search, name, rest);

@@ -38,6 +38,8 @@ pub enum Agreement {
     NotSampled,
     /// The samples stand for more than the allocator has.
     TooMany,
+    /// The allocator does not count its blocks, and the samples stand for no more than the memory that it has.
+    Fits,
 }
 
 impl Agreement {
@@ -47,6 +49,7 @@ impl Agreement {
             Self::Reconciled => "reconciled",
             Self::NotSampled => "not_sampled",
             Self::TooMany => "too_many",
+            Self::Fits => "fits",
         }
     }
 }
@@ -65,9 +68,16 @@ impl OwnCount {
         const CACHED_BYTES: f64 = (1 << 20) as f64;
         /// Blocks that came and went between the two counts.
         const MOVED_PART: f64 = 0.01;
-        let allocated = self.of(OwnFigure::Allocated)? as f64;
         let [least, most] = self.bounds;
         let error = ERRORS * self.live_rounded.stderr().unwrap_or(0.0);
+        let Some(allocated) = self.of(OwnFigure::Allocated) else {
+            let resident = self.of(OwnFigure::Resident)? as f64;
+            return Some(match least - error > resident * (1.0 + MOVED_PART) {
+                true => Agreement::TooMany,
+                false => Agreement::Fits,
+            });
+        };
+        let allocated = allocated as f64;
         Some(if allocated < least - error - MOVED_PART * allocated {
             Agreement::TooMany
         } else if allocated > most + error + CACHED_PART * allocated + CACHED_BYTES {
@@ -129,7 +139,7 @@ pub(super) fn counts(profile: &Profile, time_ns: u64) -> Vec<OwnCount> {
 enum Rounding {
     Jemalloc,
     /// To a multiple of 16, or by a quarter at most. This is true of gperftools' tcmalloc 2.10 for each size up to 1.2 million
-    /// bytes (`malloc_usable_size`), whose classes depend on how it was built.
+    /// bytes (`malloc_usable_size`), whose classes depend on how it was built. mimalloc has eight classes in each doubling.
     ByAQuarter,
 }
 
@@ -142,7 +152,12 @@ impl Rounding {
         let mut notes = profile.notes.iter();
         let is_in_file = |heap| {
             let heap = profile.vm.heaps.get(&heap);
-            heap.is_some_and(|heap| heap.name.starts_with("tcmalloc in "))
+            let rounds = |name: &str| {
+                ["tcmalloc in ", "mimalloc in "]
+                    .iter()
+                    .any(|it| name.starts_with(it))
+            };
+            heap.is_some_and(|heap| rounds(&heap.name))
         };
         match heap {
             _ if is_in_file(heap) => Self::ByAQuarter,
@@ -222,6 +237,32 @@ mod tests {
             [("malloc", 20, Some(200)), ("malloc", 40, Some(7))]
         );
         assert_eq!(counts(&profile, 12)[0].of(OwnFigure::Resident), Some(150));
+    }
+
+    #[test]
+    fn without_a_count_of_blocks_the_samples_must_fit_into_the_memory() {
+        let count = |resident: Option<u64>, least: f64| OwnCount {
+            name: "mimalloc in own".to_owned(),
+            time_ns: 0,
+            bytes: resident
+                .map(|it| (OwnFigure::Resident, it))
+                .into_iter()
+                .collect(),
+            live: Estimate::default(),
+            live_rounded: Estimate::from_parts(1e6, Some(1e4 * 1e4), 100),
+            is_rounding_known: false,
+            bounds: [least, 1.25 * least],
+        };
+        // A hundredth may have moved, and the error is four times 10,000.
+        for (least, agreement) in [
+            (0.0, Agreement::Fits),
+            (1_049_000.0, Agreement::Fits),
+            (1_051_000.0, Agreement::TooMany),
+        ] {
+            let found = count(Some(1_000_000), least).agreement();
+            assert_eq!(found, Some(agreement), "{least}");
+        }
+        assert_eq!(count(None, 1e6).agreement(), None);
     }
 
     #[test]

@@ -181,6 +181,7 @@ fn write_own(ledger: &Ledger, own: &OwnCount, moment: &str, out: &mut dyn Write)
             "which is less: some are older than the recording, or were not sampled"
         }
         Agreement::TooMany => "which cannot be: do not trust the rows of this heap",
+        Agreement::Fits => "which fits; it does not count its blocks",
     };
     let error = own.live_rounded.stderr().filter(|error| *error > 0.0);
     let error = error.map_or_else(String::new, |it| format!(" (± {})", units::bytes(it)));
