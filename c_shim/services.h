@@ -59,7 +59,7 @@ typedef void shim_on_sampled(uint64_t sample, void *block, size_t size, bool is_
 typedef void shim_on_sampled_end(const void *block);
 
 /* Changes with each function that is added, removed or given another meaning. */
-#define SHIM_SERVICES_VERSION 4
+#define SHIM_SERVICES_VERSION 5
 
 /* Unless a function says otherwise, it may be called on any thread, also in a signal handler, and keeps errno. */
 struct shim_services {
@@ -71,7 +71,7 @@ struct shim_services {
     /* False before the agent is switched on, after a detach, and after it failed. */
     bool (*is_on)(void);
     /* Records why a bridge does not join the runtime in this process: the heap it would have registered, then `what`, a space
-     * and `why`. The strings must be literals. In `join` only. */
+     * and `why`. The strings must stay as they are. Up to 32 in the life of a process. */
     void (*decline)(const char *heap, const char *what, const char *why);
     /* Whether the process may make any system call: no filter of these was installed. */
     bool (*is_unfiltered)(void);

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
@@ -476,6 +476,148 @@ fn an_allocator_that_cannot_be_redirected_is_left_alone_and_the_report_says_why(
             assert!(text.contains(&said), "{flag}: {text}");
         }
     }
+}
+
+// ---- refusals of libraries that are opened later ----
+
+/// The toy as a library.
+fn toy_library(name: &str, flags: &[&str]) -> Program {
+    let more = ["-ffunction-sections", "-DLIBRARY", "-Wl,-Bsymbolic"];
+    Program::library("toy_mimalloc.c", name, &[flags, &more].concat())
+}
+
+/// Runs opens_toys.c with these arguments. How many blocks had their content, and the report.
+#[track_caller]
+fn opened(toys: &[Program], arguments: &[&str]) -> (String, String) {
+    let room = Room::new();
+    room.add(&Program::compiled("opens_toys.c"), "opens");
+    for toy in toys {
+        let name = toy.path().file_name().expect("a name");
+        room.add(toy, &name.to_string_lossy());
+    }
+    let run = ["run", "-q", "-o", "x.allocsample", "--embedded", "--"];
+    let output = room.output(&[&run[..], &["./opens"], arguments].concat());
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let report = room.output(&["report", "x.allocsample"]);
+    (stdout(&output), stdout(&report))
+}
+
+#[test]
+fn a_library_that_cannot_be_redirected_later_is_left_alone_and_the_report_says_why() {
+    for (flag, why) in [
+        ("-DTWICE", "mi_zalloc did not pass its trial"),
+        ("-DSHORT", "mi_free is too short"),
+        (
+            "-DLOOP",
+            "mi_malloc jumps between instructions that would be moved",
+        ),
+    ] {
+        let toy = toy_library("libtoy.so", &[flag]);
+        let (right, report) = opened(&[toy], &["./libtoy.so", "5000"]);
+        assert_eq!(right, "5000\n", "{flag}");
+        let said = format!("`--embedded` left mimalloc in libtoy.so alone: {why}; ");
+        assert!(report.contains(&said), "{flag}: {report}");
+    }
+}
+
+#[test]
+fn the_fifth_allocator_is_one_too_many_and_the_report_says_so() {
+    let names = ["liba.so", "libb.so", "libc0.so", "libd.so", "libe.so"];
+    let toys = names.map(|name| toy_library(name, &[]));
+    let paths = names.map(|name| format!("./{name}"));
+    let mut arguments: Vec<&str> = paths
+        .iter()
+        .flat_map(|path| [path.as_str(), "10"])
+        .collect();
+    arguments.pop();
+    arguments.push("5000");
+    let (right, report) = opened(&toys, &arguments);
+    assert_eq!(right, "5040\n");
+    let said = "`--embedded` left mimalloc in libe.so alone: it is one allocator too many; ";
+    assert!(report.contains(said), "{report}");
+}
+
+#[test]
+fn a_library_that_is_opened_behind_a_filter_is_left_alone_and_the_report_says_why() {
+    let toys = ["libbefore.so", "libbehind.so"].map(|name| toy_library(name, &[]));
+    let arguments = [
+        "./libbefore.so",
+        "10",
+        "filter",
+        "0",
+        "./libbehind.so",
+        "5000",
+    ];
+    let (right, report) = opened(&toys, &arguments);
+    assert_eq!(right, "5010\n");
+    let said = "note: libraries were opened behind a filter of system calls: `--embedded` leaves ";
+    assert!(report.contains(said), "{report}");
+}
+
+/// The first child of a process.
+fn child_of(parent: u32) -> String {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let children = std::fs::read_to_string(path).expect("a process");
+    let first = children.split_whitespace().next();
+    first.expect("a child").to_owned()
+}
+
+#[test]
+fn a_library_that_is_opened_while_sampling_is_stopped_is_sampled_from_the_start_on() {
+    let Some(flags) = embedded::mimalloc_flags() else {
+        return;
+    };
+    let library = embedded::library("libmimalloc_inside.so", &flags);
+    let mut program = opener();
+    program.ctl(&["stop"]);
+    program.ask(&format!("open {}", library.path().display()));
+    program.ask("allocate first 100 3000");
+    program.ctl(&["start"]);
+    program.ask("allocate first 2000 3000");
+    program.ask("allocate second 100 3000");
+    let (_room, profile) = program.end();
+    assert_eq!(profile.site("second").live_bytes, 300_000.0);
+}
+
+/// The function at which the loader calls us is the one at which debuggers stop.
+#[test]
+fn a_library_that_is_opened_under_a_debugger_that_came_later_is_redirected() {
+    let Some(flags) = embedded::mimalloc_flags() else {
+        return;
+    };
+    if !support::is_installed("gdb") {
+        return support::skip("no gdb");
+    }
+    let library = embedded::library("libmimalloc_inside.so", &flags);
+    let mut program = opener();
+    let pid = child_of(program.parent());
+    let mut command = Command::new("gdb");
+    command.args(["-q", "-nx", "-batch", "-p", &pid]);
+    command.args(["-ex", "set stop-on-solib-events 1", "-ex", "echo here\\n"]);
+    for _ in 0..50 {
+        command.args(["-ex", "continue"]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut debugger = command.stderr(Stdio::null()).spawn().expect("gdb");
+    let output = BufReader::new(debugger.stdout.take().expect("a pipe"));
+    let mut lines = output.lines().map_while(Result::ok);
+    if !lines.by_ref().any(|line| line == "here") {
+        debugger.wait().expect("gdb");
+        return support::skip("gdb cannot attach");
+    }
+    program.ask(&format!("open {}", library.path().display()));
+    for line in embedded::BLOCKS {
+        program.ask(line);
+    }
+    program.ask("allocate second 100 3000");
+    let (_room, profile) = program.end();
+    let said: Vec<String> = lines.collect();
+    debugger.wait().expect("gdb");
+    assert_eq!(profile.site("second").live_bytes, 300_000.0, "{said:#?}");
+    assert!(
+        said.iter().any(|line| line.contains("libmimalloc_inside")),
+        "it has not stopped: {said:#?}"
+    );
 }
 
 /// The toy's heap at interval 1.

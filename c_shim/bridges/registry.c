@@ -48,6 +48,43 @@ void bridges_join(uint32_t groups)
     }
 }
 
+/* ---- those that declined ---- */
+
+#define MOST_DECLINED 32
+
+static struct bridge_declined declined[MOST_DECLINED];
+static _Atomic(bool) is_written[MOST_DECLINED];
+static _Atomic(size_t) declined_taken;
+
+void bridges_decline(const char *heap, const char *what, const char *why)
+{
+    size_t index = atomic_fetch_add_explicit(&declined_taken, 1, memory_order_relaxed);
+    if (index >= MOST_DECLINED)
+        return;
+    declined[index] = (struct bridge_declined){heap, what, why};
+    /* Release: pairs with the load in bridges_declined. */
+    atomic_store_explicit(&is_written[index], true, memory_order_release);
+}
+
+bool bridges_declined(size_t index, struct bridge_declined *found)
+{
+    if (index >= MOST_DECLINED || !atomic_load_explicit(&is_written[index], memory_order_acquire))
+        return false;
+    *found = declined[index];
+    return true;
+}
+
+/* What another thread had not finished would hide what comes later. */
+static void declined_after_fork_in_child(void)
+{
+    size_t count = 0;
+    while (count < MOST_DECLINED && atomic_load(&is_written[count]))
+        count++;
+    for (size_t i = count; i < MOST_DECLINED; i++)
+        atomic_store(&is_written[i], false);
+    atomic_store(&declined_taken, count);
+}
+
 /* ---- while the program runs ---- */
 
 /* Who looks at objects tells so, and then asks whether anybody unloads one; who unloads does it the other way round. */
@@ -145,6 +182,7 @@ void bridges_after_fork_in_child(void)
 {
     atomic_store(&is_looking, false);
     atomic_store(&unloading, 0);
+    declined_after_fork_in_child();
     for (size_t i = 0; i < BRIDGES; i++)
         if (bridges[i]->after_fork_in_child != NULL)
             bridges[i]->after_fork_in_child();
@@ -159,26 +197,4 @@ bool bridges_have_scanning_collector(void)
             is_in_global_scope(&absence, bridges[i]->scanning_collector_symbol))
             return true;
     return false;
-}
-
-/* ---- those that declined ---- */
-
-#define MOST_DECLINED 8
-
-static struct bridge_declined declined[MOST_DECLINED];
-static size_t declined_count;
-
-/* Runs before `main` on the only thread, so readers need no synchronisation. */
-void bridges_decline(const char *heap, const char *what, const char *why)
-{
-    if (declined_count < MOST_DECLINED)
-        declined[declined_count++] = (struct bridge_declined){heap, what, why};
-}
-
-bool bridges_declined(size_t index, struct bridge_declined *found)
-{
-    if (index >= declined_count)
-        return false;
-    *found = declined[index];
-    return true;
 }

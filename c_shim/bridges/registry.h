@@ -32,7 +32,7 @@ HIDDEN void bridges_after_fork_in_child(void);
  * loader's lock. */
 HIDDEN bool bridges_have_scanning_collector(void);
 
-/* A bridge that found its runtime and declined to join it: see `decline` in services.h. */
+/* A bridge that found its runtime and declined to join it: see `decline` in services.h. Any thread. */
 struct bridge_declined {
     const char *heap, *what, *why;
 };

@@ -207,7 +207,7 @@ impl Agent {
         self.publisher.note_bridges(recording);
     }
 
-    /// Before the program's first code: bridges have declined after the recording began.
+    /// Notes the bridges that have declined since the recording began.
     pub fn note_late_bridges(&self) {
         if let Some(recording) = recording::current() {
             self.publisher.note_late_bridges(recording);

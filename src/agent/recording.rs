@@ -10,7 +10,7 @@ mod holding;
 mod noted;
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 use allocsample_record::{
     ExitRecord, Figure, LostReason, Note, NoteRecord, RingRecord, THREAD_NAME_BYTES,
@@ -63,6 +63,8 @@ pub struct Recording {
     pub(crate) tickets: AtomicU32,
     /// The last ticket whose work is done.
     pub(crate) tickets_done: AtomicU32,
+    /// The number of declined bridges that are noted in it.
+    pub(crate) noted_bridges: AtomicUsize,
 }
 
 // SAFETY: of its fields only the place of the ring is a pointer, and that is only passed to the kernel.

@@ -166,6 +166,9 @@ impl Drain {
             let wake = self.recording.wake.load(Ordering::Acquire);
             let request = self.recording.drain_request();
             let position = self.consumer.position();
+            if self.recording.is_current() {
+                self.agent.note_late_bridges();
+            }
             if self.recording.has_work() || request != DrainRequest::Work {
                 self.drain_all()?;
             }

@@ -395,7 +395,7 @@ fn not_joined(index: usize, detail: &mut [u8]) -> usize {
     if !unsafe { bridges_declined(index, &raw mut found) } {
         return 0;
     }
-    // SAFETY: they are literals of the shim's.
+    // SAFETY: they are the shim's, and stay as they are.
     let [heap, what, why] =
         [found.heap, found.what, found.why].map(|it| unsafe { CStr::from_ptr(it) }.to_bytes());
     let mut length = 0;

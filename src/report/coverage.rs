@@ -249,27 +249,34 @@ fn not_joined(profile: &Profile, allocators: &[(String, String)]) -> Option<Stri
     if !notes.any(|(note, _)| *note == Note::Embedded) {
         return None;
     }
-    let reason = |heap: &str| {
-        let details = profile
-            .notes
-            .iter()
-            .filter(|(note, _)| *note == Note::NotJoined);
-        let mut reasons = details.filter_map(|(_, detail)| detail.split_once(": "));
-        reasons.find(|(of, _)| *of == heap).map(|(_, why)| why)
-    };
-    let heaps = allocators.iter().flat_map(|(file, names)| {
+    let inspected = allocators.iter().flat_map(|(file, names)| {
         names
             .split(AND)
             .map(move |name| format!("{name} in {file}"))
     });
-    let reasons = heaps.map(|heap| match reason(&heap) {
-        Some(why) => format!("`--embedded` left {heap} alone: {why}"),
+    let mut heaps: Vec<String> = inspected.collect();
+    // No recorded stack has run through some of these files, so nobody has inspected them.
+    let is_sampled = |heap: &str| profile.vm.heaps.values().any(|it| it.name == heap);
+    for (heap, _) in declined(profile) {
+        if heap.contains(" in ") && !is_sampled(heap) && !heaps.iter().any(|it| it == heap) {
+            heaps.push(heap.to_owned());
+        }
+    }
+    let reason = |heap: &String| match declined(profile).find(|(of, _)| of == heap) {
+        Some((_, why)) => format!("`--embedded` left {heap} alone: {why}"),
         None => format!(
             "`--embedded` cannot sample {heap}: no symbols and no debug file, a version that it does not know, or functions that cannot be redirected"
         ),
-    });
-    let reasons: Vec<_> = reasons.collect();
+    };
+    let reasons: Vec<_> = heaps.iter().map(reason).collect();
     (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+/// The heaps that bridges did not join, and why.
+fn declined(profile: &Profile) -> impl Iterator<Item = (&str, &str)> {
+    let notes = profile.notes.iter();
+    let details = notes.filter(|(note, _)| *note == Note::NotJoined);
+    details.filter_map(|(_, detail)| detail.split_once(": "))
 }
 
 /// Whether the profile has a heap of an allocator that is part of this file.

@@ -369,6 +369,12 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             units::count(carried as f64),
         ));
     }
+    /// Begins the note of libraries in which nobody has looked for allocators.
+    const UNSEEN: &str = "embedded: ";
+    let has_embedded = profile
+        .notes
+        .iter()
+        .any(|(note, _)| *note == Note::Embedded);
     for (note, detail) in &profile.notes {
         match note {
             Note::NoDrainThread => lines.push(format!("note: no drain thread: {detail}")),
@@ -383,6 +389,10 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::Selection => lines.push(format!("note: the selection changed during the run: {detail}")),
             Note::UnknownSetting => lines.push(format!("note: {detail} is not a setting and had no effect (is it misspelt?)")),
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
+            Note::NotJoined if detail.starts_with(UNSEEN) && has_embedded => {
+                let what = &detail[UNSEEN.len()..];
+                lines.push(format!("note: {what}: `--embedded` leaves their allocators alone, if they have any"));
+            }
             // `runtimes` says it where it matters.
             Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere | Note::NotInlined | Note::Embedded => {}
             Note::PagesNotSampled => lines.push(format!("note: page faults are not sampled: {detail}")),

@@ -1,7 +1,8 @@
 // Behaviour: has functions with mimalloc's names, allocates 20 MiB by them, and prints how many blocks have their content. -DBY_MALLOC:
 // they take their blocks from malloc; -DSHORT: one is too short for a jump; -DLOOP: one jumps back into its first instructions;
 // -DTWICE: one reaches another one by a pointer; -DNEAR: one jumps to another one that is near; -DOTHER: the program also calls one that is not known;
-// -DLIKE: a number in an instruction looks like a jump into one.
+// -DLIKE: a number in an instruction looks like a jump into one. -DLIBRARY: it is a library, whose function `toy_run` allocates that many
+// blocks and returns how many have their content.
 #include "check.h"
 
 #include <stdint.h>
@@ -85,13 +86,14 @@ NOINLINE void *mi_realloc(void *block, size_t size) {
     return moved;
 }
 
-int main(void) {
+unsigned toy_run(unsigned count) {
     static void *blocks[COUNT];
     unsigned right = 0;
+    CHECK(count <= COUNT);
 #ifdef LIKE
     KEEP((void *)(uintptr_t)looks_like_a_call());
 #endif
-    for (unsigned i = 0; i < COUNT; i++) {
+    for (unsigned i = 0; i < count; i++) {
         blocks[i] = i % 3 == 0 ? mi_malloc(SIZE) : i % 3 == 1 ? mi_zalloc(SIZE) : mi_malloc_aligned(SIZE, 32);
 #ifdef OTHER
         if (i % 8 == 0) blocks[i] = _mi_heap_malloc(SIZE);
@@ -99,7 +101,13 @@ int main(void) {
         paint(blocks[i], SIZE, i);
         if (i % 5 == 0) blocks[i] = mi_realloc(blocks[i], SIZE);
     }
-    for (unsigned i = 0; i < COUNT; i++) right += is_painted(blocks[i], SIZE, i);
-    printf("%u\n", right);
+    for (unsigned i = 0; i < count; i++) right += is_painted(blocks[i], SIZE, i);
+    return right;
+}
+
+#ifndef LIBRARY
+int main(void) {
+    printf("%u\n", toy_run(COUNT));
     return 7;
 }
+#endif

@@ -30,14 +30,16 @@ static _Atomic(size_t) redirected_count;
 
 /* One thread runs a trial. */
 static bridge_lock trial_lock;
-/* The program runs. */
-static bool is_late;
 
-/* Allocators that stay as they are. */
+/* Allocators that stay as they are, each with its reason. */
+#define REFUSALS 16
 static struct refusal {
-    char heap[128], what[64];
-} refusals[ALLOCATORS];
+    char heap[FILE_NAME + 16], what[64];
+    const char *why;
+} refusals[REFUSALS];
 static size_t refusal_count;
+/* Whoever cannot have it says nothing. */
+static bridge_lock refusing;
 
 /* Where the next malloc is, which is sampled already whatever its names. */
 static uintptr_t next_malloc;
@@ -103,6 +105,44 @@ static uintptr_t change_in_place(const struct entry *entry, const uintptr_t argu
     return after;
 }
 
+/* ---- refusals ---- */
+
+static bool is_same(const struct refusal *one, const struct refusal *other)
+{
+    return one->why == other->why && strcmp(one->heap, other->heap) == 0 && strcmp(one->what, other->what) == 0;
+}
+
+/* A library may be opened again and again. */
+static void keep_refusal(const struct refusal *refusal)
+{
+    for (size_t i = 0; i < refusal_count; i++)
+        if (is_same(&refusals[i], refusal))
+            return;
+    if (refusal_count == REFUSALS)
+        return;
+    struct refusal *kept = &refusals[refusal_count++];
+    *kept = *refusal;
+    shim_services.decline(kept->heap, kept->what, kept->why);
+}
+
+static void refuse(const char *allocator, const char *file, const char *what, const char *why)
+{
+    struct refusal refusal = {.why = why};
+    const char *parts[] = {allocator, " in ", file};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        strncat(refusal.heap, parts[i], sizeof refusal.heap - 1 - strlen(refusal.heap));
+    strncpy(refusal.what, what, sizeof refusal.what - 1);
+    if (!lock_try_longer(&refusing))
+        return;
+    keep_refusal(&refusal);
+    lock_release(&refusing);
+}
+
+static void refuse_found(const struct entries_found *found, const char *what, const char *why)
+{
+    refuse(found->allocator->name, found->file, what, why);
+}
+
 static bool register_heap(struct redirected *of)
 {
     return allocator_register(&of->allocator, allocsample_get_hooks(ALLOCSAMPLE_VERSION), of->file);
@@ -111,15 +151,17 @@ static bool register_heap(struct redirected *of)
 /* The thread is about to call the allocator: it holds none of its locks. While another one runs a trial, blocks are not counted. */
 COLD static void try_waiting(struct redirected *of)
 {
-    const char *what, *why;
+    const char *what = "it", *why = "has no room";
     int saved_errno = errno;
     if (!lock_try(&trial_lock))
         return;
     if (is_waiting(of)) {
-        if (trial_passes(of, &what, &why) && register_heap(of))
+        if (trial_passes(of, &what, &why) && register_heap(of)) {
             allocator_start(&of->allocator);
-        else
+        } else {
+            refuse(of->allocator.what, of->file, what, why);
             allocator_return_number(&of->allocator, true);
+        }
         atomic_store_explicit(&of->is_waiting, false, memory_order_release);
     }
     lock_release(&trial_lock);
@@ -153,19 +195,6 @@ uintptr_t entry_due(const struct entry *entry, const uintptr_t arguments[ARGUMEN
 
 /* ---- joining ---- */
 
-static void refuse(const struct entries_found *found, const char *what, const char *why)
-{
-    if (refusal_count == ALLOCATORS)
-        return;
-    struct refusal *refusal = &refusals[refusal_count++];
-    const char *parts[] = {found->allocator->name, " in ", found->file};
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        strncat(refusal->heap, parts[i], sizeof refusal->heap - 1 - strlen(refusal->heap));
-    strncpy(refusal->what, what, sizeof refusal->what - 1);
-    if (!is_late)
-        shim_services.decline(refusal->heap, refusal->what, why);
-}
-
 static void prepare(struct redirected *of, const struct entries_found *found)
 {
     of->count = found->count;
@@ -194,20 +223,20 @@ static struct redirected *put_stubs(const struct entries_found *found)
 {
     size_t index = atomic_load_explicit(&redirected_count, memory_order_relaxed);
     if (found->refused != NULL) {
-        refuse(found, found->what, found->refused);
+        refuse_found(found, found->what, found->refused);
         return NULL;
     }
     struct redirected *of = index == ALLOCATORS ? NULL : &redirected[index];
     if (of != NULL)
         prepare(of, found);
     if (of == NULL || !allocator_take_number(&of->allocator)) {
-        refuse(found, "it", "is one allocator too many");
+        refuse_found(found, "it", "is one allocator too many");
         return NULL;
     }
     bool can_be_tried = trial_can_be_run(of);
     if (can_be_tried && stubs_put(found, of->entries, of->allocator.number))
         return of;
-    refuse(found, can_be_tried ? "its code" : "a function that frees", can_be_tried ? "cannot be changed here" : "is missing");
+    refuse_found(found, can_be_tried ? "its code" : "a function that frees", can_be_tried ? "cannot be changed here" : "is missing");
     allocator_return_number(&of->allocator, false);
     return NULL;
 }
@@ -234,7 +263,7 @@ static void join_found(const struct entries_found *found)
     const char *what = "it", *why = "has no room";
     if (!trial_passes(of, &what, &why) || !register_heap(of)) {
         stubs_take_back(found);
-        refuse(found, what, why);
+        refuse_found(found, what, why);
         allocator_return_number(&of->allocator, false);
         return;
     }
@@ -262,6 +291,12 @@ static void mapped(uintptr_t object)
         entries_search(object, join_mapped);
 }
 
+/* Which allocators these have, nobody looks. */
+static void missed(const char *why)
+{
+    shim_services.decline("embedded", "libraries", why);
+}
+
 /* An unloaded library leaves its blocks mapped, but their ends can no longer be seen. */
 static void after_dlclose(void)
 {
@@ -281,8 +316,8 @@ static void join(void)
 {
     next_malloc = (uintptr_t)shim_services.find_symbol("malloc");
     entries_search(0, join_found);
-    is_late = true;
-    loader_watch(mapped);
+    if (!loader_watch(mapped, missed))
+        missed("that are opened later are not seen (a debugger is there, or another loader than glibc's)");
 }
 
 /* The stubs stay, and pass all calls. */
@@ -332,6 +367,7 @@ static size_t count(struct bridge_own *own, size_t room)
 static void after_fork_in_child(void)
 {
     lock_release(&trial_lock);
+    lock_release(&refusing);
     allocators_after_fork_in_child();
     asking_after_fork_in_child();
 }

@@ -21,6 +21,7 @@ enum { JUMP = 5, ALIGNMENT = 16 };
 #define NEW_OBJECTS 256
 
 static void (*on_mapped)(uintptr_t object);
+static void (*on_missed)(const char *why);
 
 /* Everything below is written under the loader's lock. */
 static struct list {
@@ -29,8 +30,23 @@ static struct list {
     const void *headers[OBJECTS]; /* no two objects have the same */
 } lists[2];
 static struct list *known = &lists[0], *now = &lists[1];
-/* Objects may have begun to run unseen. */
-static bool has_missed;
+/* There were more objects than can be known, so that no object can be told from a new one. */
+static bool is_too_many;
+
+/* Why objects were not reported, and whether that was said. */
+static struct missed {
+    const char *why;
+    bool is_said;
+} off = {.why = "were opened while the agent was off"},
+  filtered = {.why = "were opened behind a filter of system calls"},
+  too_many = {.why = "were opened beyond the number that can be known"};
+
+static void miss(struct missed *missed)
+{
+    if (!missed->is_said)
+        on_missed(missed->why);
+    missed->is_said = true;
+}
 
 /* The first object is enough for the numbers. */
 static int count_changes(struct dl_phdr_info *info, size_t size, void *argument)
@@ -47,10 +63,10 @@ static int note_object(struct dl_phdr_info *info, size_t size, void *argument)
     struct list *list = argument;
     (void)size;
     if (list->count == OBJECTS)
-        has_missed = true;
+        is_too_many = true;
     else
         list->headers[list->count++] = info->dlpi_phdr;
-    return has_missed;
+    return is_too_many;
 }
 
 static bool is_known(const struct dl_phdr_info *info)
@@ -68,9 +84,14 @@ static int note_new(struct dl_phdr_info *info, size_t size, void *argument)
 {
     (void)size;
     (void)argument;
-    for (size_t i = 0; i < info->dlpi_phnum && !is_known(info); i++)
-        if (info->dlpi_phdr[i].p_type == PT_LOAD && info->dlpi_phdr[i].p_offset == 0 && new_count < NEW_OBJECTS)
+    for (size_t i = 0; i < info->dlpi_phnum && !is_known(info); i++) {
+        if (info->dlpi_phdr[i].p_type != PT_LOAD || info->dlpi_phdr[i].p_offset != 0)
+            continue;
+        if (new_count < NEW_OBJECTS)
             new_objects[new_count++] = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+        else
+            miss(&too_many);
+    }
     return 0;
 }
 
@@ -99,14 +120,26 @@ static void know_all(void)
     now = before;
 }
 
+static void see_new(void)
+{
+    if (!shim_services.is_on())
+        miss(&off);
+    else if (!shim_services.is_unfiltered())
+        miss(&filtered);
+    else
+        report_new();
+}
+
+/* Objects that were not reported become known, too: they are never new any more. */
 static void on_change(void)
 {
     int saved_errno = errno;
-    if (!has_missed && has_changed()) {
-        has_missed = !shim_services.is_on() || !shim_services.is_unfiltered();
-        if (!has_missed && now->added != known->added)
-            report_new();
+    if (!is_too_many && has_changed()) {
+        if (now->added != known->added)
+            see_new();
         know_all();
+        if (is_too_many)
+            miss(&too_many);
     }
     errno = saved_errno;
 }
@@ -133,7 +166,7 @@ static bool does_nothing(const uint8_t *code, size_t *skipped)
     return true;
 }
 
-bool loader_watch(void (*mapped)(uintptr_t object))
+bool loader_watch(void (*mapped)(uintptr_t object), void (*missed)(const char *why))
 {
     size_t skipped;
     /* musl's loader calls its function at another time. Not a weak reference: Rust's library has a strong one, which the linker would make
@@ -147,6 +180,7 @@ bool loader_watch(void (*mapped)(uintptr_t object))
         return false;
     const void *jump = code_room_jump(&room, on_change);
     on_mapped = mapped;
+    on_missed = missed;
     has_changed();
     know_all();
     return code_room_close(&room) && code_put_jump((void *)(at + skipped), jump);
@@ -154,8 +188,9 @@ bool loader_watch(void (*mapped)(uintptr_t object))
 
 #else
 
-bool loader_watch(void (*mapped)(uintptr_t object))
+bool loader_watch(void (*mapped)(uintptr_t object), void (*missed)(const char *why))
 {
+    (void)missed;
     (void)mapped;
     return false;
 }

@@ -10,8 +10,9 @@
 #include "bridge.h"
 
 /* From now on `mapped` is called with the lowest address of every object that is opened: on the thread that opens it, which holds the
- * loader's lock; the object may not be relocated yet. If one was opened while the agent was off, or behind a filter of system
- * calls, no more are reported. In `join` only, by one bridge. False: it is not possible here. */
-HIDDEN bool loader_watch(void (*mapped)(uintptr_t object));
+ * loader's lock; the object may not be relocated yet. One that was opened while the agent was off, or behind a filter of system
+ * calls, is not reported: its code may run by the time the agent is on. Then `missed` is called with the reason, once for each, on
+ * such a thread. In `join` only, by one bridge. False: it is not possible here. */
+HIDDEN bool loader_watch(void (*mapped)(uintptr_t object), void (*missed)(const char *why));
 
 #endif

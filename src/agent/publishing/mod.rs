@@ -4,7 +4,7 @@ pub(crate) mod definitions;
 mod intervals;
 mod lost_before;
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 
 use allocsample_record::{
     Definition, DefinitionRecord, HeapId, LostReason, MAX_NAME_BYTES, Note, RingRecord,
@@ -24,8 +24,6 @@ pub struct Publisher {
     definitions: Definitions,
     intervals: Intervals,
     lost_before: LostBefore,
-    /// Bridges that are noted as not joined in the current recording.
-    noted_bridges: AtomicUsize,
 }
 
 impl Publisher {
@@ -36,7 +34,6 @@ impl Publisher {
             definitions: Definitions::new(),
             intervals: Intervals::new(),
             lost_before: LostBefore::new(),
-            noted_bridges: AtomicUsize::new(0),
         }
     }
 
@@ -66,21 +63,25 @@ impl Publisher {
         if self.setup.config().joins_embedded {
             recording.note(Note::Embedded, b"");
         }
-        self.noted_bridges.store(0, Ordering::Relaxed);
         self.note_late_bridges(recording);
     }
 
-    /// Notes those that have come since.
+    /// Notes those that have come since. Any thread; whoever takes a number notes that bridge.
     pub(crate) fn note_late_bridges(&self, recording: &Recording) {
-        const MOST: usize = 16;
-        for index in self.noted_bridges.load(Ordering::Relaxed)..MOST {
-            let mut detail = [0; 128];
+        loop {
+            let index = recording.noted_bridges.load(Ordering::Relaxed);
+            let mut detail = [0; 256];
             let length = (self.setup.hooks().not_joined)(index, &mut detail);
-            match detail.get(..length) {
-                None | Some([]) => break,
-                Some(detail) => recording.note(Note::NotJoined, detail),
+            let Some(detail @ [_, ..]) = detail.get(..length) else {
+                break;
+            };
+            let (seen, order) = (index + 1, Ordering::Relaxed);
+            let taken = recording
+                .noted_bridges
+                .compare_exchange(index, seen, order, order);
+            if taken.is_ok() {
+                recording.note(Note::NotJoined, detail);
             }
-            self.noted_bridges.store(index + 1, Ordering::Relaxed);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Creates the files of a recording and writes its first records.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use allocsample_record::{FileHeader, FormatVersion, HeapId, IntervalRecord, Note, ProcessRecord};
 use allocsample_ring::Ring;
@@ -303,6 +303,7 @@ impl Recording {
             asked: AtomicU64::new(0),
             tickets: AtomicU32::new(0),
             tickets_done: AtomicU32::new(0),
+            noted_bridges: AtomicUsize::new(0),
         }
     }
 

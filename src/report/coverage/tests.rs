@@ -109,6 +109,12 @@ fn an_allocator_that_could_not_be_joined_says_why_and_the_option_is_not_advised_
         known.contains("; `--embedded` left mimalloc in server alone: mi_free is too short; "),
         "{known}"
     );
+    // A file that nobody has inspected, because no recorded stack has run through it.
+    let why = "mimalloc in libtoy.so: it is one allocator too many".to_owned();
+    profile.notes.push((Note::NotJoined, why));
+    let both = warning(&profile);
+    let said = "; `--embedded` left mimalloc in server alone: mi_free is too short; `--embedded` left mimalloc in libtoy.so alone: it is one allocator too many; ";
+    assert!(both.contains(said), "{both}");
     for text in [unknown, known] {
         assert!(!text.contains("try `--embedded`"), "{text}");
         assert!(
