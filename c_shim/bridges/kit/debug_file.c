@@ -50,7 +50,7 @@ static void find_in_notes(const uint8_t *notes, size_t bytes, struct build_id *i
 }
 
 /* In a debug file, segments describe the stripped file, but sections are where they say. */
-static void read_build_id(const struct elf_file *file, struct build_id *id)
+static void read_build_id(struct elf_file *file, struct build_id *id)
 {
     uint8_t notes[NOTE_BYTES];
     Elf64_Shdr section;
@@ -74,7 +74,7 @@ static bool is_code(const Elf64_Shdr *section)
 }
 
 /* The next section of code; false: there is none. */
-static bool next_code(const struct elf_file *file, unsigned *index, Elf64_Shdr *section)
+static bool next_code(struct elf_file *file, unsigned *index, Elf64_Shdr *section)
 {
     while (elf_file_section(file, (*index)++, section))
         if (is_code(section))
@@ -83,7 +83,7 @@ static bool next_code(const struct elf_file *file, unsigned *index, Elf64_Shdr *
 }
 
 /* Whether code has the same addresses in both. */
-static bool has_same_code(const struct elf_file *one, const struct elf_file *other)
+static bool has_same_code(struct elf_file *one, struct elf_file *other)
 {
     unsigned of_one = 0, of_other = 0, count = 0;
     for (;; count++) {
@@ -99,13 +99,13 @@ static bool has_same_code(const struct elf_file *one, const struct elf_file *oth
 }
 
 struct wanted {
-    const struct elf_file *stripped;
+    struct elf_file *stripped;
     struct build_id id;
 };
 
 static bool open_wanted(struct elf_file *file, const struct wanted *wanted, const char *path)
 {
-    const struct elf_file *stripped = wanted->stripped;
+    struct elf_file *stripped = wanted->stripped;
     struct build_id id;
     if (!elf_file_open(file, path, 0))
         return false;
@@ -163,7 +163,7 @@ static bool open_by_id(struct elf_file *file, const struct wanted *wanted)
 
 /* The name in .gnu_debuglink, a file's and no path. The checksum behind it would take a pass through the whole debug file, and the
  * build id says more. */
-static bool read_link(const struct elf_file *file, char name[LONGEST_NAME])
+static bool read_link(struct elf_file *file, char name[LONGEST_NAME])
 {
     static const char link[] = ".gnu_debuglink";
     Elf64_Shdr names, section;
@@ -200,7 +200,7 @@ static bool open_by_link(struct elf_file *file, const struct wanted *wanted, con
     return is_found;
 }
 
-bool debug_file_open(struct elf_file *file, const struct elf_file *stripped, const char *path)
+bool debug_file_open(struct elf_file *file, struct elf_file *stripped, const char *path)
 {
     struct wanted wanted = {.stripped = stripped};
     read_build_id(stripped, &wanted.id);

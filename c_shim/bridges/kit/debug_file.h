@@ -9,6 +9,6 @@
  *
  * Its symbols are addresses that get called, so it must have the same build id and the same sections of code, and belong to root or
  * to the owner of the stripped file. */
-HIDDEN bool debug_file_open(struct elf_file *file, const struct elf_file *stripped, const char *path);
+HIDDEN bool debug_file_open(struct elf_file *file, struct elf_file *stripped, const char *path);
 
 #endif

@@ -33,6 +33,7 @@ static bool read_header(struct elf_file *file)
 bool elf_file_open(struct elf_file *file, const char *path, uint64_t inode)
 {
     struct stat status;
+    file->count = 0;
     file->file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (file->file < 0)
         return false;
@@ -49,10 +50,25 @@ void elf_file_close(struct elf_file *file)
     close(file->file);
 }
 
-bool elf_file_section(const struct elf_file *file, unsigned index, Elf64_Shdr *section)
+static bool read_sections(struct elf_file *file, unsigned first)
 {
-    return index < file->header.e_shnum &&
-           elf_file_read(file, section, sizeof *section, file->header.e_shoff + (uint64_t)index * sizeof *section);
+    unsigned left = file->header.e_shnum - first, count = left < ELF_SECTIONS ? left : ELF_SECTIONS;
+    uint64_t from = file->header.e_shoff + (uint64_t)first * sizeof file->sections[0];
+    bool is_read = elf_file_read(file, file->sections, count * sizeof file->sections[0], from);
+    file->first = first;
+    file->count = is_read ? count : 0;
+    return is_read;
+}
+
+bool elf_file_section(struct elf_file *file, unsigned index, Elf64_Shdr *section)
+{
+    if (index >= file->header.e_shnum)
+        return false;
+    bool is_there = index >= file->first && index - file->first < file->count;
+    if (!is_there && !read_sections(file, index))
+        return false;
+    *section = file->sections[index - file->first];
+    return true;
 }
 
 bool elf_file_segment(const struct elf_file *file, unsigned index, Elf64_Phdr *segment)
@@ -68,7 +84,7 @@ static bool read_part(const Elf64_Shdr *section, struct elf_part *part)
            part->bytes <= MOST_BYTES;
 }
 
-bool elf_file_symbols(const struct elf_file *file, uint32_t type, struct elf_part *symbols, struct elf_part *names)
+bool elf_file_symbols(struct elf_file *file, uint32_t type, struct elf_part *symbols, struct elf_part *names)
 {
     Elf64_Shdr section, of_names;
     for (unsigned i = 0; elf_file_section(file, i, &section); i++)

@@ -8,10 +8,15 @@
 #include <elf.h>
 #include <sys/types.h>
 
+/* Headers of sections that are read at once. */
+#define ELF_SECTIONS 16
+
 struct elf_file {
     int file;
     uid_t owner;
     Elf64_Ehdr header;
+    unsigned first, count; /* of the sections whose headers were read last */
+    Elf64_Shdr sections[ELF_SECTIONS];
 };
 
 /* A place in a file. */
@@ -25,10 +30,10 @@ HIDDEN void elf_file_close(struct elf_file *file);
 
 /* Whether all bytes were there. */
 HIDDEN bool elf_file_read(const struct elf_file *file, void *to, size_t bytes, uint64_t from);
-HIDDEN bool elf_file_section(const struct elf_file *file, unsigned index, Elf64_Shdr *section);
+HIDDEN bool elf_file_section(struct elf_file *file, unsigned index, Elf64_Shdr *section);
 HIDDEN bool elf_file_segment(const struct elf_file *file, unsigned index, Elf64_Phdr *segment);
 
 /* The symbols of a section of this type, and their names. False: there are none, or more than any program has. */
-HIDDEN bool elf_file_symbols(const struct elf_file *file, uint32_t type, struct elf_part *symbols, struct elf_part *names);
+HIDDEN bool elf_file_symbols(struct elf_file *file, uint32_t type, struct elf_part *symbols, struct elf_part *names);
 
 #endif
