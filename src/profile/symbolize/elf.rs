@@ -9,7 +9,7 @@ use addr2line::gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindS
 use allocsample_record::{Location, SymbolFrame, readable};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-use super::nameless;
+use super::{demangle, nameless};
 use crate::model::Module;
 
 /// Names those of the module's locations that have one.
@@ -46,7 +46,7 @@ pub(super) fn symbolize(
             let address = address_of(location);
             let frames = debug
                 .as_ref()
-                .and_then(|debug| dwarf_frames(debug, address));
+                .and_then(|debug| dwarf_frames(debug, address, &symbols));
             let frames = frames.or_else(|| {
                 let function = Some(symbols.name(address)?.into());
                 Some(vec![SymbolFrame {
@@ -75,29 +75,35 @@ fn file_of(module: &Module) -> &Path {
     Path::new(path)
 }
 
-fn dwarf_frames(debug: &Loader, address: u64) -> Option<Vec<SymbolFrame>> {
+fn dwarf_frames(debug: &Loader, address: u64, symbols: &Symbols) -> Option<Vec<SymbolFrame>> {
     let mut found = debug.find_frames(address).ok()?;
     let mut frames = Vec::new();
     while let Ok(Some(frame)) = found.next()
         && frames.len() < MOST_INLINED
     {
+        let (file, line) = match frame.location {
+            Some(place) => (place.file, place.line.unwrap_or(0)),
+            None => (None, 0),
+        };
         let function = frame
             .function
             .as_ref()
             .and_then(|name| name.demangle().ok())
+            .map(|name| demangle::debug_name(name.into_owned(), file))
             .map(|name| readable(name.as_bytes()).into());
-        let (file, line) = match frame.location {
-            Some(place) => {
-                let file = place.file.map(|file| readable(file.as_bytes()).into());
-                (file, place.line.unwrap_or(0))
-            }
-            None => (None, 0),
-        };
+        let file = file.map(|file| readable(file.as_bytes()).into());
         frames.push(SymbolFrame {
             function,
             file,
             line,
         });
+    }
+    // The function that the others are inlined into.
+    if let Some(outermost) = frames.last_mut()
+        && let Some(symbol) = symbols.covering(address)
+        && let Some(method) = demangle::of_crystal(&symbol.name)
+    {
+        outermost.function = Some(readable(method.as_bytes()).into());
     }
     // Lines without a function are no better than the symbol table.
     (!frames.is_empty() && frames.iter().all(|frame| frame.function.is_some())).then_some(frames)
@@ -148,6 +154,8 @@ struct Symbols {
     by_address: Vec<Symbol>,
     /// Where functions begin and end by the unwind tables, by address. Stripped files have these, too.
     extents: Vec<(u64, u64)>,
+    /// Whether it is a program of Nim.
+    is_nim: bool,
     /// Whether debug information expands to no more than it may.
     has_sound_dwarf: bool,
 }
@@ -176,20 +184,29 @@ impl Symbols {
             (a.start, a.end, a.name.len(), &a.name).cmp(&(b.start, b.end, b.name.len(), &b.name))
         });
         symbols.dedup_by_key(|symbol| symbol.start);
+        let is_nim = symbols.iter().any(|symbol| symbol.name == "NimMain");
         Some(Self {
+            is_nim,
             by_address: symbols,
             extents: extents(&file, addresses),
             has_sound_dwarf,
         })
     }
 
-    /// The function that covers `address`; never merely the nearest below. Without a symbol it is called after its start.
-    fn name(&self, address: u64) -> Option<String> {
+    fn covering(&self, address: u64) -> Option<&Symbol> {
         let symbols = &self.by_address;
         let after = symbols.partition_point(|symbol| symbol.start <= address);
         let symbol = after.checked_sub(1).map(|index| &symbols[index]);
-        match symbol.filter(|symbol| address < symbol.end) {
-            Some(symbol) => Some(demangle(&symbol.name)),
+        symbol.filter(|symbol| address < symbol.end)
+    }
+
+    /// The function that covers `address`; never merely the nearest below. Without a symbol it is called after its start.
+    fn name(&self, address: u64) -> Option<String> {
+        match self.covering(address) {
+            Some(symbol) => {
+                let name = demangle::symbol(&symbol.name, self.is_nim);
+                Some(readable(name.as_bytes()).into_owned())
+            }
             None => {
                 let after = self.extents.partition_point(|(start, _)| *start <= address);
                 let (start, end) = *self.extents.get(after.checked_sub(1)?)?;
@@ -289,11 +306,4 @@ fn collect_plt(file: &object::File<'_>, symbols: &mut Vec<Symbol>) {
             });
         }
     }
-}
-
-fn demangle(name: &str) -> String {
-    // A versioned name ends in @@VERSION.
-    let name = name.split('@').next().unwrap_or(name);
-    let name = addr2line::demangle_auto(name.into(), None);
-    readable(name.as_bytes()).into_owned()
 }

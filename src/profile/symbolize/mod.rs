@@ -4,6 +4,7 @@
 //! cover the address with its size. A function without a symbol is called `module+0x1200`, after its start by the unwind
 //! tables; where there are none, `module+0x1234`, after the call.
 
+mod demangle;
 mod elf;
 mod generations;
 mod jit;
