@@ -7,10 +7,9 @@
 #define _GNU_SOURCE
 #include "bridge.h"
 #include "kit/countdown_threads.h"
+#include "kit/next_function.h"
 #include "libgc.h"
 
-#include <dlfcn.h>
-#include <link.h>
 #include <string.h>
 
 /* GC_EventType */
@@ -134,46 +133,12 @@ static void after_block(const void *block, size_t size)
 
 /* ---- libgc's functions ---- */
 
-static void *find_in_caller(const char *name, const void *caller)
-{
-    /* libgc that was opened for a library alone is in no order with us: who calls it was linked with it. */
-    Dl_info info;
-    void *object = dladdr(caller, &info) == 0 ? NULL : dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    void *found = object == NULL ? NULL : dlsym(object, name);
-    if (object != NULL)
-        dlclose(object);
-    return found;
-}
-
-struct search {
-    const char *name;
-    void *found;
-};
-
-static int find_in_object(struct dl_phdr_info *info, size_t size, void *argument)
-{
-    (void)size;
-    struct search *search = argument;
-    void *object = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-    /* The program's own scope holds us too. */
-    void *found = object == NULL || info->dlpi_name[0] == 0 ? NULL : dlsym(object, search->name);
-    if (object != NULL)
-        dlclose(object);
-    if (found != NULL && !shim_services.same_object(found, (const void *)(uintptr_t)find_in_object))
-        search->found = found;
-    return search->found != NULL;
-}
-
 /* Leaves the slot as it is if there is no such function: a libgc in a namespace of its own, whose caller is not. */
 COLD static void find(void *slot, const char *name, const void *caller)
 {
-    struct search search = {name, shim_services.find_symbol(name)};
-    if (search.found == NULL)
-        search.found = find_in_caller(name, caller);
-    if (search.found == NULL)
-        dl_iterate_phdr(find_in_object, &search);
-    if (search.found != NULL)
-        memcpy(slot, &search.found, sizeof search.found);
+    void *found = next_function(name, caller);
+    if (found != NULL)
+        memcpy(slot, &found, sizeof found);
 }
 
 /* Where the function that we stand before is; false if it is nowhere. Its caller is told then what libgc would say that
