@@ -11,7 +11,7 @@ pub struct Runtime {
     /// Beginnings of the file names of its program and its library, each followed by a version or nothing. They decide
     /// where the file cannot be read.
     files: &'static [&'static str],
-    /// Symbols that it alone defines: any of them decides. None: the file's name does.
+    /// Symbols that it alone defines, or their beginnings before a `*`: any of them decides. None: the file's name does.
     marks: &'static [&'static str],
     version: &'static [Version],
     /// What we have for it.
@@ -424,6 +424,44 @@ const RUNTIMES: &[Runtime] = &[
         advice: "Racket's `(dump-memory-stats)` lists its objects by type",
     },
     Runtime {
+        name: "D",
+        files: &["libdruntime-ldc-shared.so", "libgphobos.so"],
+        // None of the names that our library has as well.
+        marks: &["thread_scanAllType"],
+        version: &[],
+        support: Support::Bridge {
+            heap: "d",
+            from: ANY,
+            to: [0, 0],
+            partial: "",
+            joins_late: None,
+        },
+        is_on_malloc: false,
+        missing: "what its collector manages is not sampled",
+        advice: "a program that is linked to a shared druntime (`ldc2 -link-defaultlib-shared`, `gdc -shared-libphobos`) is sampled; \
+                 with the argument `--DRT-gcopt=gc:manual` D allocates by malloc, and collects nothing",
+    },
+    Runtime {
+        name: "Nim",
+        files: &[],
+        marks: &["addHeapLink__system_*"],
+        version: &[],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "what its own allocator serves is not sampled",
+        advice: "built with `-d:useMalloc` (and --mm:arc or --mm:orc) it allocates by malloc; `run --pages` shows who touches its memory",
+    },
+    Runtime {
+        name: "Zig's smp_allocator",
+        files: &[],
+        marks: &["heap.SmpAllocator.alloc"],
+        version: &[],
+        support: Support::None,
+        is_on_malloc: false,
+        missing: "what it serves is not sampled",
+        advice: "`std.heap.c_allocator` allocates by malloc; `run --pages` shows who touches its memory",
+    },
+    Runtime {
         name: "Tcl",
         files: &["tclsh", "libtcl"],
         marks: &["Tcl_CreateInterp"],
@@ -469,7 +507,7 @@ const FACTS: &[&str] = &[
 ];
 
 pub(super) fn is_mark(name: &str) -> bool {
-    FACTS.contains(&name) || RUNTIMES.iter().any(|it| it.marks.contains(&name))
+    FACTS.contains(&name) || RUNTIMES.iter().any(|it| it.is_marked_by(name))
 }
 
 /// The runtime in a file, and its version if it says so.
@@ -479,9 +517,7 @@ pub(super) fn recognise(
     symbols: &[Symbol],
 ) -> Option<(&'static str, String)> {
     let runtime = RUNTIMES.iter().find(|it| {
-        let is_marked = symbols
-            .iter()
-            .any(|symbol| it.marks.contains(&&*symbol.name));
+        let is_marked = symbols.iter().any(|symbol| it.is_marked_by(&symbol.name));
         is_marked || it.marks.is_empty() && it.name_in(path).is_some()
     });
     let runtime = match runtime {
@@ -501,6 +537,14 @@ impl Runtime {
     /// By its name.
     pub fn named(name: &str) -> Option<&'static Self> {
         RUNTIMES.iter().find(|it| it.name == name)
+    }
+
+    fn is_marked_by(&self, symbol: &str) -> bool {
+        let is_it = |mark: &&str| match mark.strip_suffix('*') {
+            Some(beginning) => symbol.starts_with(beginning),
+            None => symbol == *mark,
+        };
+        self.marks.iter().any(is_it)
     }
 
     /// By the name of a file that cannot be read.

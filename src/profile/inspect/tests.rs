@@ -234,6 +234,22 @@ fn runtimes_and_their_versions_are_read_from_symbols_and_constants() {
         ),
         ("/usr/bin/racket", &["Sscheme_init"], b"", "Chez Scheme", ""),
         (
+            "/usr/lib/libgphobos.so.3",
+            &["thread_scanAllType"],
+            b"",
+            "D",
+            "",
+        ),
+        // The number is another one in each program.
+        ("/a/app", &["addHeapLink__system_u4574"], b"", "Nim", ""),
+        (
+            "/a/server",
+            &["heap.SmpAllocator.alloc"],
+            b"",
+            "Zig's smp_allocator",
+            "",
+        ),
+        (
             "/usr/lib/libguile-3.0.so.1",
             &["scm_boot_guile"],
             b"",
