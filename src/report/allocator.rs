@@ -62,6 +62,22 @@ const ALLOCATORS: &[&str] = &[
     "GC_realloc",
     "GC_strdup",
     "GC_strndup",
+    // D's: what compilers call, and its collector.
+    "_d_new*",
+    "_d_array*",
+    "_d_alloc*",
+    "_d_delegate*",
+    "gc_malloc",
+    "gc_qalloc",
+    "gc_calloc",
+    "gc_realloc",
+    "gc_extend",
+    "core.memory.GC.*",
+    "rt.lifetime.*",
+    "core.internal.array.*",
+    // Crystal's.
+    "__crystal_malloc*",
+    "__crystal_realloc*",
     // RPython's collector, in C: it is part of each program that was translated.
     "pypy_g_IncrementalMiniMarkGC_*",
     "pypy_g_ArenaCollection_*",
@@ -105,6 +121,21 @@ const LIBRARY_FILES: &[(&str, &str)] = &[
     ("", "/front/here.rs"),
 ];
 
+/// The same for languages whose standard libraries have no names of their own: endings of files, and parts of their paths.
+const SOURCES: &[(&str, &[&str])] = &[
+    (
+        ".nim",
+        &["/nim/lib/", "/lib/system/", "/lib/system.nim", "/lib/pure/"],
+    ),
+    (".zig", &["/lib/std/", "/zig/std/"]),
+    (".cr", &["/crystal/lib/", "/crystal/src/"]),
+    (".d", &["/include/d/", "/druntime/", "/phobos/"]),
+];
+
+/// Beginnings of the names of files that have D's library, which debug information seldom describes, and of its packages.
+const D_LIBRARIES: &[&str] = &["libdruntime", "libphobos", "libgphobos"];
+const D_COLLECTORS: &[&str] = &["core.internal.gc.", "core.internal.container."];
+
 /// On whose account a function allocates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -119,9 +150,18 @@ pub(crate) enum Part {
 pub(crate) fn part_of(frame: &Frame) -> Part {
     let is_in = |file: &str| {
         let mut known = LIBRARY_FILES.iter();
+        let mut sources = SOURCES.iter();
         known.any(|(start, end)| file.starts_with(start) && file.contains(end))
+            || sources.any(|(end, parts)| {
+                file.ends_with(end) && parts.iter().any(|part| file.contains(part))
+            })
     };
     let function = frame.function.as_str();
+    // What the collector has of malloc for itself is on nobody's account.
+    let is_of_d = || {
+        D_LIBRARIES.iter().any(|it| frame.module.starts_with(it))
+            && !D_COLLECTORS.iter().any(|it| function.starts_with(it))
+    };
     let is_cxx = function.ends_with(')') || function.ends_with(") const");
     let is_named = |names: &[&str]| names.iter().any(|name| function.starts_with(name));
     // In other languages these would be names of a user.
@@ -132,6 +172,7 @@ pub(crate) fn part_of(frame: &Frame) -> Part {
         || is_named(GO_CONTAINERS) && is_go()
         || !is_cxx && is_named(RUST_LIBRARY_NAMES)
         || frame.file.as_deref().is_some_and(is_in)
+        || is_of_d()
     {
         Part::Library
     } else {
@@ -295,6 +336,13 @@ mod tests {
             ("<alloc::vec::Vec<T> as core::clone::Clone>::clone", ""),
             ("finish_grow", "/rustc/0123abc/library/alloc/src/raw_vec.rs"),
             ("reserve_rehash", "/rust/deps/hashbrown-0.16.1/src/raw.rs"),
+            ("alloc0Impl", "/usr/lib/nim/lib/system/mm/malloc.nim"),
+            ("mem.Allocator.alloc", "/opt/zig/lib/std/mem/Allocator.zig"),
+            ("malloc_atomic", "/usr/lib/crystal/lib/gc/boehm.cr"),
+            (
+                "std.array.Appender.put",
+                "/usr/lib/gcc/x86_64-linux-gnu/12/include/d/std/array.d",
+            ),
         ] {
             let malloc = ("malloc", "");
             assert_eq!(
@@ -310,6 +358,9 @@ mod tests {
                 "src/library/a.rs",
             ),
             ("core::Engine::load(int) const", ""),
+            ("app.load", "src/app.nim"),
+            ("known_truth.leakSession", "known_truth.zig"),
+            ("load", "/home/user/app/lib/app.cr"),
         ] {
             assert_eq!(charged(&[own, main]).as_deref(), Some(own.0));
         }
