@@ -20,6 +20,8 @@ and a program in programs/ that keeps to this protocol:
 """
 
 import os
+import re
+import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,3 +129,35 @@ def first_line(version_of):
     if done.returncode != 0 or not said:
         raise Missing(f"{version_of[0]} does not run")
     return said.splitlines()[0]
+
+
+def built(name, source, build, places, root=None, **more):
+    """The version that a compiler makes of a program: `build(source, program)` is its command, which runs where the program will."""
+    directory = places.work / name.replace(" ", "-").replace(",", "").replace("/", "-")
+    work = root / "opt/matrix-build" if root else directory
+    work.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, work)
+    seen = Path("/opt/matrix-build") if root else directory
+    program = seen / source.stem
+    inside = ["chroot", str(root)] if root else []
+    try:
+        done = subprocess.run([*inside, "sh", "-c", f"cd {seen} && exec \"$@\"", "sh", *build(str(seen / source.name), str(program))],
+                              capture_output=True, text=True)
+    except OSError as error:
+        return Version(name, [], source, missing=str(error))
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip() or "it says nothing").splitlines()[-1]
+        return Version(name, [], source, missing=f"does not compile the program: {said}")
+    if root:
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.copy(work / source.stem, directory)
+    return Version(name, [], directory / source.stem, root, **more)
+
+
+def first_number(version_of, root=None):
+    """The first thing that looks like a version in what a command prints."""
+    said = first_line([*(["chroot", str(root)] if root else []), *version_of])
+    found = re.search(r"\d+\.\d+(\.\d+)?", said)
+    if not found:
+        raise Missing(f"{version_of[0]} says no version: {said}")
+    return found.group()
