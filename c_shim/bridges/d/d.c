@@ -43,6 +43,7 @@ static struct {
     void (*suspend_all)(void);
     void (*process_marks)(struct is_marked is_marked);
     size_t (*size_of)(const void *block);
+    bool (*is_in_finalizer)(void);
 } druntime;
 
 static const allocsample_hooks *hooks;
@@ -101,10 +102,15 @@ static void before_free(const void *block)
 {
     if (heap == NULL || block == NULL)
         return;
+    bool may_be_sampled = atomic_load_explicit(&extended, memory_order_relaxed) != 0 ||
+                          shim_is_marked(shim_services.block_filter, (const void *)hidden(block));
+    /* In a finalizer druntime frees nothing, and throws at whoever asks for a size. */
+    if (!UNLIKELY(may_be_sampled) || druntime.is_in_finalizer())
+        return;
     if (UNLIKELY(atomic_load_explicit(&extended, memory_order_relaxed) != 0)) {
         size_t bytes = druntime.size_of(block);
         end_range(block, bytes == 0 ? 1 : bytes);
-    } else if (UNLIKELY(shim_is_marked(shim_services.block_filter, (const void *)hidden(block)))) {
+    } else {
         end_range(block, 1);
     }
 }
@@ -193,7 +199,7 @@ EXPORT size_t gc_extend(void *block, size_t least, size_t most, const void *type
 {
     if (UNLIKELY(!FIND_NEXT(extend, "gc_extend")))
         return 0;
-    size_t before = heap == NULL ? 0 : druntime.size_of(block);
+    size_t before = heap == NULL || druntime.is_in_finalizer() ? 0 : druntime.size_of(block);
     size_t after = druntime.extend(block, least, most, type);
     if (before != 0 && after > before && after_block((const char *)block + before, after - before))
         atomic_fetch_add_explicit(&extended, 1, memory_order_relaxed);
@@ -256,12 +262,14 @@ static void join(void)
 {
     /* A druntime that is a part of the program calls its own functions directly. */
     void *size_of = shim_services.find_symbol("gc_sizeOf");
-    bool is_known = shim_services.find_symbol("gc_qalloc") != NULL && shim_services.find_symbol("thread_processGCMarks") != NULL;
+    void *in_finalizer = shim_services.find_symbol("gc_inFinalizer");
+    bool is_known = in_finalizer != NULL && shim_services.find_symbol("gc_qalloc") != NULL && shim_services.find_symbol("thread_processGCMarks") != NULL;
     if (size_of == NULL || !is_known) {
         shim_services.decline("d", "a shared druntime", "is missing");
         return;
     }
     memcpy(&druntime.size_of, &size_of, sizeof size_of);
+    memcpy(&druntime.is_in_finalizer, &in_finalizer, sizeof in_finalizer);
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     allocsample_heap_description description = {
         .size = sizeof description, .kind = ALLOCSAMPLE_COLLECTED, .name = "d", .flags = ALLOCSAMPLE_SCANS_STACKS};
