@@ -29,16 +29,16 @@ impl Deref for Compiled {
     }
 }
 
-fn compiled(compiler: &str, flag: &str) -> Compiled {
+fn compiled(compiler: &str, flag: &str, source: &str) -> Compiled {
     let directory = Directory::new();
-    let path = directory.join("known_sites");
+    let path = directory.join("program");
     let output = match compiler {
         "gdc" => format!("-o{}", path.display()),
         _ => format!("-of={}", path.display()),
     };
     let done = Command::new(compiler)
         .args(["-O2", "-g", flag, &output])
-        .arg(bridge::program("known_sites.d"))
+        .arg(bridge::program(source))
         .output()
         .expect("a compiler of D");
     let said = String::from_utf8_lossy(&done.stderr);
@@ -69,7 +69,7 @@ fn run(program: &Compiled, arguments: &[&str], agent: &Agent) -> Outcome {
 #[test]
 fn each_site_is_within_its_error() {
     for (compiler, shared) in compilers() {
-        let program = compiled(compiler, shared);
+        let program = compiled(compiler, shared, "known_sites.d");
         for (interval, arguments) in [("4K", ["2000", "1"]), ("16K", ["4000", "4"])] {
             let outcome = run(&program, &arguments, &Agent::at_interval(interval));
             let profile = outcome.profile();
@@ -101,7 +101,7 @@ fn each_site_is_within_its_error() {
 #[test]
 fn collections_and_stacks_are_told() {
     for (compiler, shared) in compilers() {
-        let program = compiled(compiler, shared);
+        let program = compiled(compiler, shared, "known_sites.d");
         let outcome = run(&program, &["4000", "2"], &Agent::at_interval("16K"));
         let profile = outcome.profile();
         let heap = bridge::heap(&profile, "d");
@@ -127,7 +127,7 @@ fn a_druntime_inside_of_the_program_is_named() {
     if !compilers().iter().any(|(compiler, _)| *compiler == "gdc") {
         return;
     }
-    let program = compiled("gdc", "-static-libphobos");
+    let program = compiled("gdc", "-static-libphobos", "known_sites.d");
     let outcome = run(&program, &["2000", "1"], &Agent::at_interval("16K"));
     let profile = outcome.profile();
     assert!(!bridge::has_heap(&profile, "d"));
@@ -137,4 +137,19 @@ fn a_druntime_inside_of_the_program_is_named() {
         "{report}"
     );
     assert!(report.contains("gc:manual"), "{report}");
+}
+
+/// druntime throws at whoever asks for a size there.
+#[test]
+fn blocks_that_finalizers_free_are_left_alone() {
+    for (compiler, shared) in compilers() {
+        let program = compiled(compiler, shared, "frees_in_finalizers.d");
+        let outcome = Run::of(&*program).unchanged(&Agent::at_interval("4K"));
+        outcome.assert_success();
+        let heap = bridge::heap(&outcome.profile(), "d").clone();
+        assert!(
+            heap["live_bytes"].as_f64() < Some(1e6),
+            "{compiler}: {heap}"
+        );
+    }
 }
