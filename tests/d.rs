@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::directory::Directory;
-use support::{Agent, Outcome, Run, bridge, is_installed, skip, truth};
+use support::{Agent, Outcome, Program, Run, bridge, is_installed, skip, truth};
 
 /// Compilers, with what makes them use a shared druntime.
 const COMPILERS: [(&str, &str); 2] = [
@@ -152,4 +152,31 @@ fn blocks_that_finalizers_free_are_left_alone() {
             "{compiler}: {heap}"
         );
     }
+}
+
+/// Our entries stand before functions of these names in every process, with whatever arguments.
+#[test]
+fn functions_of_others_with_the_collector_s_names_are_called_as_without_the_agent() {
+    let library = |number: &str| {
+        let define = format!("-DNUMBER={number}");
+        Program::library(
+            "own_gc_free.c",
+            &format!("own_{number}.so"),
+            &["-O1", &define],
+        )
+    };
+    let [first, second] = ["1", "2"].map(library);
+    let program = Program::compiled_with("opens_own_gc_free.c", &["-ldl"]);
+    let paths = [first.path(), second.path()].map(|it| it.to_str().expect("UTF-8"));
+    let agent = Agent::at_interval("4K");
+    program
+        .run()
+        .args(&paths)
+        .unchanged(&agent)
+        .assert_success();
+    // The same where one of them comes next in the program's order.
+    let preloaded = program.run().args(&paths[..1]);
+    let outcome = preloaded.preload_after_agent(first.path()).observed(&agent);
+    outcome.assert_success();
+    assert_eq!(outcome.text(), "done\n");
 }

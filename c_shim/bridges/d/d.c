@@ -10,7 +10,7 @@
 #define _GNU_SOURCE
 #include "bridge.h"
 #include "kit/countdown_threads.h"
-#include "kit/next_function.h"
+#include "kit/pass_on.h"
 #include "kit/watches.h"
 
 #include <string.h>
@@ -31,23 +31,14 @@ struct is_marked {
     int (*function)(void *context, void *address);
 };
 
-/* Functions of druntime that we stand before, and what we ask it. */
+/* What druntime is asked. */
 static struct {
-    void *(*malloc)(size_t size, uint32_t attributes, const void *type);
-    struct block_info (*qalloc)(size_t size, uint32_t attributes, const void *type);
-    void *(*calloc)(size_t size, uint32_t attributes, const void *type);
-    void *(*realloc)(void *block, size_t size, uint32_t attributes, const void *type);
-    size_t (*extend)(void *block, size_t least, size_t most, const void *type);
-    void (*free)(void *block);
-    void (*term)(void);
-    void (*suspend_all)(void);
-    void (*process_marks)(struct is_marked is_marked);
     size_t (*size_of)(const void *block);
     bool (*is_in_finalizer)(void);
 } druntime;
 
 static const allocsample_hooks *hooks;
-static _Atomic(allocsample_heap *) heap; /* NULL: the bridge is off */
+HIDDEN _Atomic(allocsample_heap *) d_heap; /* NULL: the bridge is off, and the entries pass all calls on */
 static struct countdown_threads threads;
 static struct watches watches;
 static _Atomic(uint64_t) extended; /* samples of what a block grew by: they lie inside of it */
@@ -71,7 +62,7 @@ static void resolve(struct watch *watch, uint32_t generation)
     (void)generation;
     if (asked.function(asked.context, (void *)~watch->handle) != NOT_MARKED)
         return;
-    hooks->freed(heap, watch->handle);
+    hooks->freed(d_heap, watch->handle);
     watches_give_back(&watches, watch);
 }
 
@@ -86,7 +77,7 @@ static void end_if_inside(struct watch *watch, uint32_t generation)
     uintptr_t address = ~watch->handle;
     if (address < ended.start || address >= ended.end)
         return;
-    hooks->freed(heap, watch->handle);
+    hooks->freed(d_heap, watch->handle);
     watches_give_back(&watches, watch);
 }
 
@@ -100,7 +91,7 @@ static void end_range(const void *block, size_t bytes)
 /* The program frees the block, or has it moved. */
 static void before_free(const void *block)
 {
-    if (heap == NULL || block == NULL)
+    if (d_heap == NULL || block == NULL)
         return;
     bool may_be_sampled = atomic_load_explicit(&extended, memory_order_relaxed) != 0 ||
                           shim_is_marked(shim_services.block_filter, (const void *)hidden(block));
@@ -123,7 +114,7 @@ COLD static bool tell(const void *block, size_t size)
     struct watch *watch = watches_take(&watches);
     if (watch == NULL)
         return false;
-    allocsample_id id = countdown_tell(&this_thread, hooks, heap, hidden(block), size, 0);
+    allocsample_id id = countdown_tell(&this_thread, hooks, d_heap, hidden(block), size, 0);
     if (id != ALLOCSAMPLE_NO_SAMPLE)
         watches_begin(watch, hidden(block));
     else
@@ -133,7 +124,7 @@ COLD static bool tell(const void *block, size_t size)
 
 static bool after_block(const void *block, size_t size)
 {
-    if (block == NULL || heap == NULL)
+    if (block == NULL || d_heap == NULL)
         return false;
     if (UNLIKELY(this_thread.limit == 0))
         countdown_join(&threads, &this_thread);
@@ -142,106 +133,72 @@ static bool after_block(const void *block, size_t size)
 
 /* ---- druntime's functions ---- */
 
-/* Where the function that we stand before is; false if it is nowhere. */
-#define FIND_NEXT(FUNCTION, NAME)                                                                                      \
-    ({                                                                                                                 \
-        if (UNLIKELY(druntime.FUNCTION == NULL))                                                                       \
-            find(&druntime.FUNCTION, NAME, __builtin_return_address(0));                                               \
-        druntime.FUNCTION != NULL;                                                                                     \
-    })
-
-COLD static void find(void *slot, const char *name, const void *caller)
+PASS_ON_UNLESS(d_heap, void *, gc_malloc, size_t size, uint32_t attributes, const void *type)
 {
-    void *found = next_function(name, caller);
-    if (found != NULL)
-        memcpy(slot, &found, sizeof found);
-}
-
-EXPORT void *gc_malloc(size_t size, uint32_t attributes, const void *type)
-{
-    if (UNLIKELY(!FIND_NEXT(malloc, "gc_malloc")))
-        return NULL;
-    void *block = druntime.malloc(size, attributes, type);
+    void *block = gc_malloc_next(size, attributes, type);
     after_block(block, size);
     return block;
 }
 
-EXPORT struct block_info gc_qalloc(size_t size, uint32_t attributes, const void *type)
+PASS_ON_UNLESS(d_heap, struct block_info, gc_qalloc, size_t size, uint32_t attributes, const void *type)
 {
-    if (UNLIKELY(!FIND_NEXT(qalloc, "gc_qalloc")))
-        return (struct block_info){0};
-    struct block_info block = druntime.qalloc(size, attributes, type);
+    struct block_info block = gc_qalloc_next(size, attributes, type);
     after_block(block.base, size);
     return block;
 }
 
-EXPORT void *gc_calloc(size_t size, uint32_t attributes, const void *type)
+PASS_ON_UNLESS(d_heap, void *, gc_calloc, size_t size, uint32_t attributes, const void *type)
 {
-    if (UNLIKELY(!FIND_NEXT(calloc, "gc_calloc")))
-        return NULL;
-    void *block = druntime.calloc(size, attributes, type);
+    void *block = gc_calloc_next(size, attributes, type);
     after_block(block, size);
     return block;
 }
 
-EXPORT void *gc_realloc(void *block, size_t size, uint32_t attributes, const void *type)
+PASS_ON_UNLESS(d_heap, void *, gc_realloc, void *block, size_t size, uint32_t attributes, const void *type)
 {
-    if (UNLIKELY(!FIND_NEXT(realloc, "gc_realloc")))
-        return NULL;
     before_free(block);
-    void *moved = druntime.realloc(block, size, attributes, type);
+    void *moved = gc_realloc_next(block, size, attributes, type);
     after_block(moved, size);
     return moved;
 }
 
 /* A block that grows where it is: what it grew by counts as a block behind the old one. */
-EXPORT size_t gc_extend(void *block, size_t least, size_t most, const void *type)
+PASS_ON_UNLESS(d_heap, size_t, gc_extend, void *block, size_t least, size_t most, const void *type)
 {
-    if (UNLIKELY(!FIND_NEXT(extend, "gc_extend")))
-        return 0;
-    size_t before = heap == NULL || druntime.is_in_finalizer() ? 0 : druntime.size_of(block);
-    size_t after = druntime.extend(block, least, most, type);
+    size_t before = druntime.is_in_finalizer() ? 0 : druntime.size_of(block);
+    size_t after = gc_extend_next(block, least, most, type);
     if (before != 0 && after > before && after_block((const char *)block + before, after - before))
         atomic_fetch_add_explicit(&extended, 1, memory_order_relaxed);
     return after;
 }
 
-EXPORT void gc_free(void *block)
+PASS_ON_UNLESS(d_heap, void, gc_free, void *block)
 {
-    if (UNLIKELY(!FIND_NEXT(free, "gc_free")))
-        return;
     before_free(block);
-    druntime.free(block);
+    gc_free_next(block);
 }
 
 /* The last collection, at the end of the program, finds dead what `main` held. */
-EXPORT void gc_term(void)
+PASS_ON_UNLESS(d_heap, void, gc_term, void)
 {
-    if (UNLIKELY(!FIND_NEXT(term, "gc_term")))
-        return;
     atomic_store_explicit(&is_ending, true, memory_order_relaxed);
-    druntime.term();
+    gc_term_next();
 }
 
-EXPORT void thread_suspendAll(void)
+PASS_ON_UNLESS(d_heap, void, thread_suspendAll, void)
 {
-    if (UNLIKELY(!FIND_NEXT(suspend_all, "thread_suspendAll")))
-        return;
-    if (heap != NULL)
-        gc_begin_ns = hooks->now_ns();
-    druntime.suspend_all();
+    gc_begin_ns = hooks->now_ns();
+    thread_suspendAll_next();
 }
 
-EXPORT void thread_processGCMarks(struct is_marked is_marked)
+PASS_ON_UNLESS(d_heap, void, thread_processGCMarks, struct is_marked is_marked)
 {
-    if (UNLIKELY(!FIND_NEXT(process_marks, "thread_processGCMarks")))
-        return;
-    druntime.process_marks(is_marked);
-    if (heap == NULL || atomic_load_explicit(&is_ending, memory_order_relaxed))
+    thread_processGCMarks_next(is_marked);
+    if (atomic_load_explicit(&is_ending, memory_order_relaxed))
         return;
     /* Another compiler may call another way: nothing of ours is the collector's. */
     if (is_marked.function(is_marked.context, &watches) != NOT_OF_THE_COLLECTOR) {
-        heap = NULL;
+        d_heap = NULL;
         return;
     }
     allocsample_gc gc = {
@@ -251,25 +208,37 @@ EXPORT void thread_processGCMarks(struct is_marked is_marked)
         .begin_ns = gc_begin_ns,
         .end_ns = hooks->now_ns(),
     };
-    hooks->gc(heap, &gc);
+    hooks->gc(d_heap, &gc);
     asked = is_marked;
     watches_each(&watches, 0, resolve);
 }
 
 /* ---- start ---- */
 
+/* False: druntime does not have it under its name. */
+static bool find(void *slot, const char *name)
+{
+    void *found = shim_services.find_symbol(name);
+    memcpy(slot, &found, sizeof found);
+    return found != NULL;
+}
+
+/* A druntime that is a part of the program has no such names for others, and calls its own functions directly. */
+static bool find_druntime(void)
+{
+    return find(&druntime.size_of, "gc_sizeOf") && find(&druntime.is_in_finalizer, "gc_inFinalizer") &&
+           find(&gc_malloc_next, "gc_malloc") && find(&gc_qalloc_next, "gc_qalloc") && find(&gc_calloc_next, "gc_calloc") &&
+           find(&gc_realloc_next, "gc_realloc") && find(&gc_extend_next, "gc_extend") && find(&gc_free_next, "gc_free") &&
+           find(&gc_term_next, "gc_term") && find(&thread_suspendAll_next, "thread_suspendAll") &&
+           find(&thread_processGCMarks_next, "thread_processGCMarks");
+}
+
 static void join(void)
 {
-    /* A druntime that is a part of the program calls its own functions directly. */
-    void *size_of = shim_services.find_symbol("gc_sizeOf");
-    void *in_finalizer = shim_services.find_symbol("gc_inFinalizer");
-    bool is_known = in_finalizer != NULL && shim_services.find_symbol("gc_qalloc") != NULL && shim_services.find_symbol("thread_processGCMarks") != NULL;
-    if (size_of == NULL || !is_known) {
+    if (!find_druntime()) {
         shim_services.decline("d", "a shared druntime", "is missing");
         return;
     }
-    memcpy(&druntime.size_of, &size_of, sizeof size_of);
-    memcpy(&druntime.is_in_finalizer, &in_finalizer, sizeof in_finalizer);
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     allocsample_heap_description description = {
         .size = sizeof description, .kind = ALLOCSAMPLE_COLLECTED, .name = "d", .flags = ALLOCSAMPLE_SCANS_STACKS};
@@ -277,7 +246,7 @@ static void join(void)
         return;
     allocsample_heap *registered = hooks->heap_register(&description);
     if (registered != NULL && countdown_threads_prepare(&threads, hooks, registered))
-        heap = registered;
+        d_heap = registered;
 }
 
 const struct bridge bridge_d = {
