@@ -188,8 +188,8 @@ mod tests {
                     .iter()
                     .map(|&entry| unsafe { CStr::from_ptr(entry) })
                     .collect();
-                assert!(found.first().is_none_or(|text| is_setting(&text)));
-                assert!(found.last().is_none_or(|text| is_setting(&text)));
+                assert!(found.first().is_none_or(is_setting));
+                assert!(found.last().is_none_or(is_setting));
                 let settings = |texts: Vec<&'static CStr>| -> Vec<_> {
                     texts.into_iter().filter(|text| is_setting(text)).collect()
                 };
