@@ -195,6 +195,10 @@ HIDDEN bool shim_start_ticks(bool with_faults);
 /* Page faults are sampled, and malloc is glibc's. */
 extern HIDDEN bool shim_tells_pages_of_blocks;
 HIDDEN void shim_end_ticks(void);
+/* Whether the program has handlers as garbage collectors have them that stop threads by signals. */
+HIDDEN bool shim_may_stop_threads(void);
+/* After an attach: the program has its handlers already. */
+HIDDEN void shim_note_handlers(void);
 HIDDEN void shim_give_back_signal_stack(void *stack);
 
 /* A call that maps, which no recording may have: its return address is all that is known of its stack. */

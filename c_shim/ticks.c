@@ -349,10 +349,41 @@ void shim_end_ticks(void)
     forget_signal(signal);
 }
 
+/* ---- handlers by which a collector may stop threads ---- */
+
+/* Signals that the program has, or had, a handler of its own for. */
+static _Atomic(uint64_t) handled;
+
+static void note_handler(int signal, sighandler_t handler)
+{
+    if (handler != SIG_DFL && handler != SIG_IGN && signal >= 1 && signal <= 64)
+        atomic_fetch_or(&handled, bit_of(signal));
+}
+
+/* libgc takes SIGPWR and SIGXCPU, D a pair of USR1 and USR2 or, since 2.103, of real-time signals. */
+bool shim_may_stop_threads(void)
+{
+    uint64_t signals = atomic_load_explicit(&handled, memory_order_relaxed);
+    uint64_t pair = bit_of(SIGUSR1) | bit_of(SIGUSR2), alone = bit_of(SIGPWR) | bit_of(SIGXCPU) | ~(bit_of(SIGRTMIN) - 1);
+    return UNLIKELY(signals != 0) && ((signals & alone) != 0 || (signals & pair) == pair);
+}
+
+void shim_note_handlers(void)
+{
+    /* By system calls: libc's sigaction has not been looked up in such a process. The kernel's structure begins with the handler. */
+    for (int signal = 1; signal <= 64; signal++) {
+        sighandler_t present[8];
+        if (syscall(SYS_rt_sigaction, signal, NULL, present, sizeof(uint64_t)) == 0)
+            note_handler(signal, present[0]);
+    }
+}
+
 /* ---- what the program asks about signals ---- */
 
 EXPORT int sigaction(int signal, const struct sigaction *restrict action, struct sigaction *restrict old)
 {
+    if (action != NULL)
+        note_handler(signal, action->sa_handler);
     if (is_tick_signal(signal)) {
         if (action == NULL || action->sa_handler == SIG_DFL) {
             if (old != NULL)
@@ -388,6 +419,7 @@ EXPORT int sigaction(int signal, const struct sigaction *restrict action, struct
 #define EXPORT_SIGNAL(NAME)                                                                                            \
     EXPORT sighandler_t NAME(int number, sighandler_t handler)                                                         \
     {                                                                                                                  \
+        note_handler(number, handler);                                                                                 \
         if (is_tick_signal(number)) {                                                                                  \
             if (handler == SIG_DFL)                                                                                    \
                 return SIG_DFL;                                                                                        \

@@ -459,3 +459,18 @@ fn a_program_with_more_rights_than_its_caller_is_left_alone() {
     assert_eq!(run("hello"), "hello\n");
     assert!(!room.path("x.allocsample").exists());
 }
+
+/// A collector that stops threads so takes all from their stack pointers up for their stacks. By the signals of libgc, of older and of
+/// newer runtimes of D.
+#[test]
+fn a_thread_that_a_collector_may_stop_is_on_its_own_stack() {
+    let program = Program::compiled_with("stops_threads.c", &["-pthread"]);
+    let [power, cpu, first, second] = [libc::SIGPWR, libc::SIGXCPU, libc::SIGUSR1, libc::SIGUSR2];
+    for signals in [[power, cpu], [second, first], [0, 0]] {
+        let arguments = signals.map(|it| it.to_string());
+        let arguments = arguments.each_ref().map(String::as_str);
+        let run = program.run().args(&arguments);
+        // Every block is sampled.
+        run.observed(&Agent::at_interval(1)).assert_success();
+    }
+}

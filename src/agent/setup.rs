@@ -28,6 +28,9 @@ pub struct Hooks {
     pub give_back_signal_stack: fn(u64),
     /// Stops time samples for good: a filter of system calls is about to be installed.
     pub end_ticks: fn(),
+    /// Whether a garbage collector may be there that stops threads by signals, wherever they are, and takes all from their stack
+    /// pointers up to the bases of their stacks for these stacks.
+    pub may_stop_threads: fn() -> bool,
     /// Whether there is a listener for samples. The weight of a sample is only computed for listeners.
     pub has_listener: fn() -> bool,
     /// A sample was recorded: its address, its size, and the bytes that it stands for. On the program's stack.
@@ -57,6 +60,7 @@ impl Hooks {
         after_fork_in_child: || {},
         give_back_signal_stack: |_| {},
         end_ticks: || {},
+        may_stop_threads: || false,
         has_listener: || false,
         on_sampled: |_, _, _| {},
         on_heap_freed: |_| {},

@@ -32,6 +32,8 @@ unsafe extern "C" {
     fn shim_next_malloc_address() -> *const c_void;
     fn shim_start_ticks(with_faults: bool) -> bool;
     fn shim_end_ticks();
+    fn shim_may_stop_threads() -> bool;
+    fn shim_note_handlers();
     fn shim_give_back_signal_stack(stack: *mut c_void);
     fn shim_find_object(address: *const c_void, found: *mut Object) -> bool;
     fn shim_is_definition(address: *const c_void) -> bool;
@@ -182,6 +184,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
             give_back_signal_stack,
             end_ticks,
             has_listener,
+            may_stop_threads,
             on_sampled,
             on_heap_freed,
             on_module,
@@ -198,6 +201,10 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
     // SAFETY: looks up names in the program's global scope.
     if unsafe { bridges_have_scanning_collector() } {
         AGENT.stay_on_threads_stacks();
+    }
+    if attach::is_late() {
+        // SAFETY: asks the kernel.
+        unsafe { shim_note_handlers() };
     }
     /// Earlier settings: each attach leaves one behind.
     static RETIRED: leaked::Retired<Start> = leaked::Retired::new();
@@ -359,6 +366,11 @@ fn give_back_signal_stack(stack: u64) {
 fn end_ticks() {
     // SAFETY: stops what the shim started; any thread.
     unsafe { shim_end_ticks() };
+}
+
+fn may_stop_threads() -> bool {
+    // SAFETY: reads a word of the shim.
+    unsafe { shim_may_stop_threads() }
 }
 
 fn has_listener() -> bool {

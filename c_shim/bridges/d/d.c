@@ -241,7 +241,7 @@ static void join(void)
     }
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     allocsample_heap_description description = {
-        .size = sizeof description, .kind = ALLOCSAMPLE_COLLECTED, .name = "d", .flags = ALLOCSAMPLE_SCANS_STACKS};
+        .size = sizeof description, .kind = ALLOCSAMPLE_COLLECTED, .name = "d"};
     if (hooks == NULL || !watches_make(&watches))
         return;
     allocsample_heap *registered = hooks->heap_register(&description);
@@ -251,8 +251,7 @@ static void join(void)
 
 const struct bridge bridge_d = {
     .name = "d",
-    /* Neither is among those that we stand before. */
+    /* Not among those that we stand before. */
     .runtime_symbol = "gc_sizeOf",
-    .scanning_collector_symbol = "thread_scanAllType",
     .join = join,
 };

@@ -13,6 +13,7 @@ use crate::accounting::thread::ShimThread;
 use crate::config::{Config, Unwind};
 use crate::hooks::Heap;
 use crate::os::scratch::Pool;
+use crate::os::signals::Held;
 use crate::path::Path;
 use crate::recording::Recording;
 use crate::setup::Setup;
@@ -79,7 +80,20 @@ impl Capture {
         thread: &ShimThread,
         work: impl FnOnce(&mut WorkArea) -> R,
     ) -> Option<R> {
+        let _held = self.hold_signals();
         self.areas.run(thread.last_area(), work)
+    }
+
+    /// No signal finds the thread on the stack of an area, from where a garbage collector would scan memory that is not there.
+    /// Where the system calls for it are not allowed it may.
+    #[inline]
+    fn hold_signals(&self) -> Option<Held> {
+        let is_needed = (self.setup.hooks().may_stop_threads)() && !self.areas.stays();
+        if is_needed {
+            Held::unless_filtered()
+        } else {
+            None
+        }
     }
 
     /// The same in a signal handler, which may have interrupted the thread in its own area.
@@ -93,6 +107,7 @@ impl Capture {
 
     /// The same on a thread that will not take samples.
     pub fn in_area_once<R>(&self, work: impl FnOnce(&mut WorkArea) -> R) -> Option<R> {
+        let _held = self.hold_signals();
         self.areas.run_once(work)
     }
 

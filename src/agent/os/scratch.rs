@@ -94,18 +94,23 @@ impl<A: Zeroed> Pool<A> {
         self.stays.store(true, Ordering::Relaxed);
     }
 
+    /// Whether [`Self::run`] stays on the program's stack.
+    pub fn stays(&self) -> bool {
+        self.stays.load(Ordering::Relaxed)
+    }
+
     /// Runs `work` with an area, on the area's stack (see [`Self::stay`]). `None`: there is no memory for one. `last_used` is
     /// the thread's own, for this pool alone; it starts as 0.
     ///
     /// Any thread; must not be entered again by a signal handler on the same thread more often than there are areas.
     pub fn run<R, F: FnOnce(&mut A) -> R>(&self, last_used: &Cell<u32>, work: F) -> Option<R> {
-        self.run_on(self.stays.load(Ordering::Relaxed), Some(last_used), work)
+        self.run_on(self.stays(), Some(last_used), work)
     }
 
     /// As [`Self::run`], on a thread that does it once: it takes an area that is there, if nobody is at work in one, and
     /// gets none of its own.
     pub fn run_once<R, F: FnOnce(&mut A) -> R>(&self, work: F) -> Option<R> {
-        self.run_on(self.stays.load(Ordering::Relaxed), None, work)
+        self.run_on(self.stays(), None, work)
     }
 
     /// As [`Self::run`], and always on the area's stack. While signals are blocked.
