@@ -49,6 +49,9 @@ mod requests;
 mod sample;
 mod setup;
 mod shim;
+#[cfg(test)]
+#[path = "../../tests/support/skip.rs"]
+mod skip;
 mod spill;
 pub mod stack;
 mod switch;

@@ -21,6 +21,7 @@ pub mod rendezvous;
 pub mod room;
 pub mod run;
 pub mod running;
+mod skip;
 pub mod steps;
 pub mod talking;
 pub mod totals;
@@ -30,6 +31,7 @@ pub mod viewers;
 pub use compile::Program;
 pub use room::Room;
 pub use run::{Agent, Outcome, Run};
+pub use skip::skip;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,27 +60,6 @@ pub fn copy(from: &Path, to: &Path) {
 /// Where this test process may leave things.
 pub fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
-}
-
-/// Says that a test could not show anything here, and why: on stderr, which cargo hides, and in the file that
-/// SKIPPED_TESTS_FILE names, whose lines scripts/check prints at its end.
-pub fn skip(why: &str) {
-    eprintln!("SKIPPED: {why}");
-    let Some(list) = std::env::var_os("SKIPPED_TESTS_FILE") else {
-        return;
-    };
-    let thread = std::thread::current();
-    let line = format!(
-        "{}: {why}\n",
-        thread.name().unwrap_or("a test").replace('\n', " ")
-    );
-    let file = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&list);
-    // One write: lines of tests that run at the same time do not mix.
-    file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()))
-        .expect("the list of skipped tests");
 }
 
 /// Whether a program can be found.

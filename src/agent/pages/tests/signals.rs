@@ -15,7 +15,7 @@ fn block_signal() -> bool {
     }
     let allowed = fault_events::probe().is_ok();
     if !allowed {
-        std::eprintln!("skipped: the kernel allows no events");
+        crate::skip::skip("the kernel allows no events of page faults");
     }
     allowed
 }
