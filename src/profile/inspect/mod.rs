@@ -10,7 +10,9 @@ mod tests;
 mod versions;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use allocsample_record::{Inspected, MemoryMapping, readable};
 
@@ -36,13 +38,11 @@ impl Profile {
                 Some(root) => root.join(path.strip_prefix("/").unwrap_or(&path)),
                 None => PathBuf::from(&path),
             };
-            let Some(found) = Elf::open(&file, &mut left).and_then(|elf| {
-                let is_same = build_id.is_none_or(|build_id| elf.build_id() == *build_id);
-                is_same.then(|| inspect(&path, &elf))?
-            }) else {
+            let Some(contents) = Contents::of(&path, &file, &mut left) else {
                 continue;
             };
-            self.inspected.push(found);
+            let is_same = build_id.is_none_or(|build_id| contents.build_id == *build_id);
+            self.inspected.extend(contents.found.filter(|_| is_same));
         }
     }
 
@@ -72,6 +72,51 @@ impl Profile {
             }
         }
         paths
+    }
+}
+
+/// What there is to know of a file.
+#[derive(Clone)]
+struct Contents {
+    build_id: Vec<u8>,
+    found: Option<Inspected>,
+}
+
+/// A file as it is: its device and number, its length, and when it was changed.
+type Version = (u64, u64, u64, i64, i64);
+
+/// Files that were looked into. A command may read the profiles of a thousand processes, with the same libraries.
+static KNOWN: Mutex<BTreeMap<(Version, String), Contents>> = Mutex::new(BTreeMap::new());
+/// Of so many files, at most.
+const MOST_KNOWN: usize = 10_000;
+
+impl Contents {
+    /// `None`: it cannot be read, or is more than is `left`.
+    fn of(path: &str, file: &Path, left: &mut u64) -> Option<Self> {
+        let metadata = std::fs::metadata(file).ok()?;
+        let version = (
+            metadata.dev(),
+            metadata.ino(),
+            metadata.len(),
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+        );
+        // Names decide, too.
+        let key = (version, path.to_owned());
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(contents) = known().get(&key) {
+            return Some(contents.clone());
+        }
+        let elf = Elf::open(file, left)?;
+        let contents = Self {
+            build_id: elf.build_id(),
+            found: inspect(path, &elf),
+        };
+        let mut known = known();
+        if known.len() < MOST_KNOWN {
+            known.insert(key, contents.clone());
+        }
+        Some(contents)
     }
 }
 

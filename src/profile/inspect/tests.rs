@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tempfile::NamedTempFile;
 
 use super::elf::Elf;
-use super::inspect;
+use super::{Contents, inspect};
 
 /// Sections by their name, type and content, behind each other.
 fn elf(sections: &[(&str, u32, Vec<u8>)]) -> Vec<u8> {
@@ -299,6 +299,24 @@ fn allocators_are_found_by_symbols_or_where_those_are_stripped_by_their_messages
         found("/usr/bin/python3.13", &python),
         Some(["CPython", "3.13", ""].map(str::to_owned))
     );
+}
+
+#[test]
+fn a_file_is_read_once_and_again_when_it_has_changed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("library.so");
+    let mut left = 1 << 20;
+    let runtime = |left: &mut u64| {
+        let contents = Contents::of("/usr/lib/library.so", &file, left)?;
+        Some(contents.found?.runtime)
+    };
+    for (symbol, name) in [("ruby_version", "Ruby"), ("perl_construct", "Perl")] {
+        std::fs::write(&file, library(&[symbol], b"")).expect("room");
+        assert_eq!(runtime(&mut left).as_deref(), Some(name));
+        assert_eq!(runtime(&mut 0).as_deref(), Some(name), "it is known");
+        std::fs::remove_file(&file).expect("it is there");
+        assert_eq!(runtime(&mut left), None);
+    }
 }
 
 #[test]
