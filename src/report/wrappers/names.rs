@@ -205,6 +205,11 @@ const KNOWN: &[&str] = &[
     "AcquireVirtualMemory",
     "ResizeMagickMemory",
     "ResizeQuantumMemory",
+    // Swift. Objects of any kind, too.
+    "swift_slowAlloc*",
+    "swift_allocObject",
+    "_swift_allocObject_",
+    "swift_allocBox",
     "scm_malloc",
     "scm_calloc",
     "scm_realloc",
