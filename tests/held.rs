@@ -156,8 +156,10 @@ fn a_program_that_never_rests_is_read_too() {
     let program = Program::compiled_with("heap_at_rest.c", &["-lpthread"]);
     let resting = rests(&program, (7, 4, 2_000_000_000, 4_000));
     for _ in 0..5 {
-        let text = memory(&room, resting.child.id(), &["--format", "json"]);
-        let ledger: Value = serde_json::from_str(&text).expect("JSON");
+        let pid = resting.child.id().to_string();
+        let output = room.output(&["memory", "--format", "json", &pid]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let ledger: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
         let last = &ledger["last"];
         let rows = last["rows"].as_array().expect("rows");
         let sum: f64 = rows
@@ -166,6 +168,11 @@ fn a_program_that_never_rests_is_read_too() {
             .sum();
         let resident = last["resident_bytes"].as_f64().expect("bytes");
         assert!((sum - resident).abs() < 2.0, "{sum} {resident}");
+        if last["malloc"].is_null() {
+            // On a machine with much else to do.
+            assert!(stderr(&output).contains("it takes too long"), "{output:?}");
+            continue;
+        }
         let parts = &last["malloc"]["resident"];
         let lost = bytes(parts, "not_understood_bytes");
         assert!(lost * 20 < bytes(parts, "in_use_bytes"), "{parts}");

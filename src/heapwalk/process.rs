@@ -41,9 +41,17 @@ impl Process {
         })
     }
 
-    /// What its malloc holds. `Ok(None)`: it has no arena of glibc's malloc in use.
+    /// What its malloc holds. `Ok(None)`: it has no arena of glibc's malloc in use, or reading was given up.
     pub fn heap(&self) -> io::Result<Option<Heap>> {
-        Ok(Heap::walk(self, &self.mappings()?))
+        /// Arenas that change while they are read do not look like any.
+        const ATTEMPTS: usize = 3;
+        for _ in 0..ATTEMPTS {
+            let heap = Heap::walk(self, &self.mappings()?);
+            if heap.is_some() || self.is_late() {
+                return Ok(heap);
+            }
+        }
+        Ok(None)
     }
 
     /// Whether reading took so long that it was given up.

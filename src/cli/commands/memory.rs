@@ -123,13 +123,13 @@ fn heap_of(pid: u32, page_bytes: u64) -> Option<Heap> {
         ));
     };
     let process = Process::open(pid, page_bytes).map_err(refused).ok()?;
-    let heap = process.heap().map_err(refused).ok()??;
-    if process.is_late() || heap.is_cut_short() {
+    let heap = process.heap().map_err(refused).ok()?;
+    if process.is_late() || heap.as_ref().is_some_and(Heap::is_cut_short) {
         exit::remark(format_args!(
             "process {pid}: its heap was read in part only, because it takes too long"
         ));
     }
-    Some(heap)
+    heap
 }
 
 fn without_profile(pid: u32) -> anyhow::Result<Profile> {
