@@ -71,7 +71,15 @@ fn attributes(request: &ExportProfilesServiceRequest) -> BTreeMap<String, String
 
 #[test]
 fn what_was_allocated_arrives_once_also_past_a_change_of_file_and_a_rejection() {
-    let options = ["--interval", "16K", "--rotate-size", "64K"];
+    // On a busy machine samples would be lost, and counted.
+    let options = [
+        "--interval",
+        "16K",
+        "--rotate-size",
+        "64K",
+        "--on-full",
+        "wait",
+    ];
     let mut running = Running::start(&options);
     running.phase();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
