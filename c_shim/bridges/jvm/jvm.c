@@ -349,8 +349,15 @@ static void switch_events(bool on)
 {
     static const int events[] = {VM_INIT,  VM_DEATH,  THREAD_START, CLASS_LOAD,          CLASS_PREPARE,
                                  GC_START, GC_FINISH, OBJECT_FREE,  SAMPLED_OBJECT_ALLOC};
-    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+    static bool tells_frees;
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
+        /* This one is switched once: JDK 25 waits then for deaths that are being told, so that no collection can begin, and whoever
+         * tells them may be waiting for one to end. */
+        if (events[i] == OBJECT_FREE && tells_frees)
+            continue;
         CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, on, FIRST_EVENT + events[i], NULL);
+    }
+    tells_frees = true;
 }
 
 /* Once: what is made stays, as threads may be in a callback at any time. */
