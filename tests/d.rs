@@ -2,11 +2,9 @@
 
 mod support;
 
-use std::ops::Deref;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::directory::Directory;
+use support::compile::Compiled;
 use support::{Agent, Outcome, Program, Run, bridge, is_installed, skip, truth};
 
 /// Compilers, with what makes them use a shared druntime.
@@ -15,38 +13,22 @@ const COMPILERS: [(&str, &str); 2] = [
     ("ldc2", "-link-defaultlib-shared"),
 ];
 
-/// A compiled program, in a directory of its own.
-struct Compiled {
-    path: PathBuf,
-    _directory: Directory,
-}
-
-impl Deref for Compiled {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.path
-    }
-}
-
 fn compiled(compiler: &str, flag: &str, source: &str) -> Compiled {
-    let directory = Directory::new();
-    let path = directory.join("program");
-    let output = match compiler {
-        "gdc" => format!("-o{}", path.display()),
-        _ => format!("-of={}", path.display()),
-    };
-    let done = Command::new(compiler)
-        .args(["-O2", "-g", flag, &output])
-        .arg(bridge::program(source))
-        .output()
-        .expect("a compiler of D");
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{compiler} {flag}: {said}");
-    Compiled {
-        path,
-        _directory: directory,
-    }
+    Compiled::in_directory(|directory| {
+        let path = directory.join("program");
+        let output = match compiler {
+            "gdc" => format!("-o{}", path.display()),
+            _ => format!("-of={}", path.display()),
+        };
+        let done = Command::new(compiler)
+            .args(["-O2", "-g", flag, &output])
+            .arg(bridge::program(source))
+            .output()
+            .expect("a compiler of D");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{compiler} {flag}: {said}");
+        path
+    })
 }
 
 fn compilers() -> Vec<(&'static str, &'static str)> {

@@ -4,36 +4,16 @@
 mod support;
 
 use std::fs;
-use std::ops::Deref;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::attached::Attached;
-use support::compile::{has_ocaml, has_ocaml_5};
+use support::compile::{Compiled, has_ocaml, has_ocaml_5};
 use support::directory::Directory;
 use support::profile::{Profile, Site, figure};
 use support::{Agent, Outcome, Room, Run, bridge, compile, is_installed, truth};
 
-/// A compiled program, in a directory of its own.
-struct Compiled {
-    path: PathBuf,
-    _directory: Directory,
-}
-
-impl Deref for Compiled {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.path
-    }
-}
-
 fn compiled(name: &str, options: &[&str]) -> Compiled {
-    let directory = Directory::new();
-    Compiled {
-        path: compile::ocaml(name, options, &directory.join("work")),
-        _directory: directory,
-    }
+    Compiled::in_directory(|directory| compile::ocaml(name, options, &directory.join("work")))
 }
 
 fn known_sites(times: &str, agent: &Agent) -> Outcome {

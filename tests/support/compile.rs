@@ -4,11 +4,38 @@ use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
 use std::io::{ErrorKind, Write};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::directory::Directory;
 use super::{Room, Run, bridge, copy, is_installed, scratch, skip};
+
+/// A program in a directory of its own, which goes with it.
+pub struct Compiled {
+    path: PathBuf,
+    _directory: Directory,
+}
+
+impl Compiled {
+    /// What `compile` makes in a directory.
+    pub fn in_directory(compile: impl FnOnce(&Directory) -> PathBuf) -> Self {
+        let directory = Directory::new();
+        Self {
+            path: compile(&directory),
+            _directory: directory,
+        }
+    }
+}
+
+impl Deref for Compiled {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.path
+    }
+}
 
 /// A compiled program or library.
 #[derive(Clone, Debug)]
