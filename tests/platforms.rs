@@ -113,7 +113,7 @@ fn ending(program: &Path, preload: Option<&Path>, directory: &Path) -> (Option<i
     )
 }
 
-/// A dynamic program of musl. `None`: there is no compiler for it, which is said.
+/// Compiles a dynamically linked program for musl. Without a compiler, reports a skipped test and returns `None`.
 fn compiled_for_musl(room: &Room, source: &str, flags: &[&str]) -> Option<PathBuf> {
     if !is_installed("musl-gcc") {
         skip("musl-gcc is not installed (Debian: musl-tools)");

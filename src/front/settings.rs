@@ -183,7 +183,7 @@ mod tests {
                     .map(|text| text.as_ptr())
                     .chain([std::ptr::null()])
                     .collect();
-                // SAFETY: C strings of the program's constants, and NULL; the block outlives what is read of it.
+                // SAFETY: `block` points to C string constants and ends in NULL; it outlives the slice.
                 let found: Vec<_> = unsafe { settings_among(block.as_ptr()) }
                     .iter()
                     .map(|&entry| unsafe { CStr::from_ptr(entry) })

@@ -281,7 +281,7 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
             && !mapping.is(MemoryMapping::BEHIND_GUARD)
     };
     let mut open = vec![0.0; mappings.len()];
-    // The part of that which is a runtime's in any case.
+    // The part of that which is certainly the runtime's.
     let mut own = vec![0.0; mappings.len()];
     if placeless > 0.0 || !of_python.is_empty() {
         let (arenas, calls) = (Arenas::of(profile), profile.mapped_at(map.totals.time_ns));
@@ -297,7 +297,7 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
         }
     }
     let [open_bytes, own_bytes]: [f64; 2] = [&open, &own].map(|it| it.iter().sum());
-    // Of what is open and not a runtime's in any case.
+    // How much of the open memory objects take, apart from what is certainly the runtime's.
     let open_share = match placeless >= LEAST_SHARE * open_bytes {
         true => 1.0,
         false => (placeless - own_bytes).max(0.0) / (open_bytes - own_bytes).max(1.0),

@@ -351,8 +351,8 @@ static void switch_events(bool on)
                                  GC_START, GC_FINISH, OBJECT_FREE,  SAMPLED_OBJECT_ALLOC};
     static bool tells_frees;
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
-        /* This one is switched once: JDK 25 waits then for deaths that are being told, so that no collection can begin, and whoever
-         * tells them may be waiting for one to end. */
+        /* Switched on once, and never off. To change it, the JVM waits for the thread that reports deaths, and blocks safepoints
+         * meanwhile. That thread may itself be waiting for a safepoint: a deadlock (seen with JDK 25). */
         if (events[i] == OBJECT_FREE && tells_frees)
             continue;
         CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, on, FIRST_EVENT + events[i], NULL);

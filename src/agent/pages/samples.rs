@@ -188,7 +188,7 @@ fn is_own(address: u64) -> bool {
     memory::own_ranges().any(|range| is_within(address, range))
 }
 
-/// Whether an address is in a range, of which its start and length are given.
+/// Whether an address lies in a range, given by its start and length.
 fn is_within(address: u64, (start, bytes): (u64, u64)) -> bool {
     address.wrapping_sub(start) < bytes
 }

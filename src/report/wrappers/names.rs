@@ -178,7 +178,7 @@ const KNOWN: &[&str] = &[
     "default_malloc",
     "default_calloc",
     "default_realloc",
-    // Arrays of any kind: who makes one wanted it.
+    // These make arrays of any kind: charge their callers.
     "PyArray_NewFromDescr*",
     "PyArray_NewLikeArray*",
     "PyArray_Empty*",
@@ -205,7 +205,7 @@ const KNOWN: &[&str] = &[
     "AcquireVirtualMemory",
     "ResizeMagickMemory",
     "ResizeQuantumMemory",
-    // Swift. Objects of any kind, too.
+    // Swift. These make objects of any kind, too.
     "swift_slowAlloc*",
     "swift_allocObject",
     "_swift_allocObject_",

@@ -1,8 +1,8 @@
 //! Reads the names that Nim gives its functions in C: `leakSession__known95truth_169` is `known_truth.leakSession`.
 //!
 //! A name is `NAME__MODULE_NUMBER`, with `u` before the number since Nim 2. In a module's path `Z` is a slash, `O` is a dot,
-//! and what is no small letter is its code in decimal. Operators are spelled in words, with `_` behind them. The names of the
-//! runtime's own functions (`NimMain`, `newSeqPayload`) are as they were written.
+//! and a decimal character code stands for everything else except small letters. Operators are spelled out, each followed by `_`.
+//! The runtime's own functions (`NimMain`, `newSeqPayload`) keep the names they were written with.
 
 /// Characters of operators, as they are spelled. None is the beginning of another one.
 const WORDS: &[(&str, char)] = &[
