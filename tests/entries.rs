@@ -20,6 +20,7 @@ fn allocators() -> Vec<(&'static str, Vec<String>)> {
     let all = [
         ("mimalloc", embedded::mimalloc_flags()),
         ("tcmalloc", embedded::tcmalloc_flags()),
+        ("tcmalloc", Some(embedded::strict_flags())),
         ("jemalloc", embedded::flags(&["-DOWN"])),
     ];
     let found = all.into_iter();
@@ -238,13 +239,19 @@ fn a_fork_leaves_the_parents_blocks_alone_and_the_child_has_a_heap_of_its_own() 
 #[test]
 fn a_leak_is_named() {
     for (name, flags) in allocators() {
-        let prefix = match name {
-            "mimalloc" => "mi_",
-            "tcmalloc" => "tc_",
-            _ => "app_",
+        let is_googles = flags.iter().any(|it| it == "-DGOOGLE");
+        let [malloc, calloc, free] = match name {
+            "mimalloc" => ["mi_malloc", "mi_calloc", "mi_free"],
+            "tcmalloc" if is_googles => [
+                "TCMallocInternalMalloc",
+                "TCMallocInternalCalloc",
+                "TCMallocInternalFree",
+            ],
+            "tcmalloc" => ["tc_malloc", "tc_calloc", "tc_free"],
+            _ => ["app_malloc", "app_calloc", "app_free"],
         };
-        let functions = ["malloc", "calloc", "free"];
-        let renamed = functions.map(|it| format!("-D{it}={prefix}{it}"));
+        let functions = [("malloc", malloc), ("calloc", calloc), ("free", free)];
+        let renamed = functions.map(|(name, its)| format!("-D{name}={its}"));
         let program = compiled("leaks.c", &[&renamed[..], &flags].concat());
         let path = program.path().to_string_lossy();
         bridge::assert_leak_with(&["--embedded"], &[], &[&path, "300000"], "leak_session");

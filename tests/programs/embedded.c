@@ -1,6 +1,7 @@
 // Behaviour: allocates by a jemalloc of its own, whose names begin with `app_`, as it is told line by line. With -DLIBRARY it
-// is that part alone, to be opened, and keeps a block that it allocates first of all. With -DINLINED it also calls a function that its allocator has for itself, as programs do that
-// have the allocator's fast paths inside their own functions. With -DMIMALLOC or -DTCMALLOC it allocates by that one.
+// is that part alone, to be opened, and keeps a block that it allocates first of all. With -DINLINED it also calls a function that
+// its allocator has for itself, as programs do that have the allocator's fast paths inside their own functions. With -DMIMALLOC,
+// -DTCMALLOC or -DGOOGLE it allocates by that one (Google's tcmalloc).
 // Lines (each is answered by one line):
 //   open PATH | close               a library of its kind: its allocator is used from now on
 //   allocate FUNCTION COUNT SIZE    first to fourth allocate blocks, which are kept and painted
@@ -106,7 +107,7 @@ static unsigned free_slots(void) {
 const struct allocator embedded_allocator = {{first, second, third, fourth}, resized, shrunk, released, allocated, free_slots};
 #endif
 
-#if defined(MIMALLOC) || defined(TCMALLOC)
+#if defined(MIMALLOC) || defined(TCMALLOC) || defined(GOOGLE)
 #ifdef MIMALLOC
 void *mi_malloc(size_t);
 void *mi_calloc(size_t, size_t);
@@ -123,6 +124,23 @@ void mi_free_size(void *, size_t);
 #define REALLOC(BLOCK, SIZE, WAY) (WAY % 2 == 0 ? mi_realloc(BLOCK, SIZE) : mi_realloc_aligned(BLOCK, SIZE, 16))
 #define FREE(BLOCK) mi_free(BLOCK)
 #define FREE_SIZED(BLOCK, SIZE) mi_free_size(BLOCK, SIZE)
+#elif defined(GOOGLE)
+void *TCMallocInternalMalloc(size_t);
+void *TCMallocInternalCalloc(size_t, size_t);
+void *TCMallocInternalNewNothrow(size_t, const void *);
+void *_Znwm12__hot_cold_t(size_t, uint8_t);
+void *TCMallocInternalRealloc(void *, size_t);
+void *TCMallocInternalReallocArray(void *, size_t, size_t);
+void TCMallocInternalFree(void *);
+void TCMallocInternalDeleteSized(void *, size_t);
+#define MALLOC(SIZE) TCMallocInternalMalloc(SIZE)
+#define CALLOC(COUNT, SIZE) TCMallocInternalCalloc(COUNT, SIZE)
+#define ALIGNED(SIZE) TCMallocInternalNewNothrow(SIZE, NULL)
+#define OTHER(SIZE) _Znwm12__hot_cold_t(SIZE, 1)
+#define REALLOC(BLOCK, SIZE, WAY)                                                                                      \
+    (WAY % 2 == 0 ? TCMallocInternalRealloc(BLOCK, SIZE) : TCMallocInternalReallocArray(BLOCK, 1, SIZE))
+#define FREE(BLOCK) TCMallocInternalFree(BLOCK)
+#define FREE_SIZED(BLOCK, SIZE) TCMallocInternalDeleteSized(BLOCK, SIZE)
 #else
 void *tc_malloc(size_t);
 void *tc_calloc(size_t, size_t);

@@ -106,6 +106,17 @@ pub fn tcmalloc_flags() -> Option<Vec<String>> {
     Some(flags.map(str::to_owned).to_vec())
 }
 
+/// Flags for a program with the functions of Google's tcmalloc, which check what they are told.
+pub fn strict_flags() -> Vec<String> {
+    let source = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/programs/strict_tcmalloc.c"
+    );
+    ["-DGOOGLE", source, "-lpthread"]
+        .map(str::to_owned)
+        .to_vec()
+}
+
 /// tests/programs/`source`, linked with it.
 pub fn program(source: &str, more: &[&str]) -> Option<Program> {
     let flags = flags(more)?;

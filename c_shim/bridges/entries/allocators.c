@@ -1,9 +1,9 @@
-/* The functions by which programs reach mimalloc (2 and 3), gperftools' tcmalloc and jemalloc (3 to 5). The linker often leaves out
- * those that a program does not use. */
+/* The functions by which programs reach mimalloc (2 and 3), tcmalloc (gperftools' and Google's own) and jemalloc (3 to 5). The linker
+ * often leaves out those that a program does not use. */
 #include "entries.h"
 
-#include "kit/gperftools.h"
 #include "kit/mallctl.h"
+#include "kit/tcmalloc.h"
 
 #include <string.h>
 
@@ -25,8 +25,8 @@ static const struct entry_row mimalloc[] = {
     {"mi_new_nothrow", ENTRY_ALLOCATES, "s"},
     {"mi_new_aligned", ENTRY_ALLOCATES, "sa"},
     {"mi_new_aligned_nothrow", ENTRY_ALLOCATES, "sa"},
-    {"mi_valloc", ENTRY_ALLOCATES, "s"},
-    {"mi_pvalloc", ENTRY_ALLOCATES, "s"},
+    {"mi_valloc", ENTRY_ALLOCATES, "P"},
+    {"mi_pvalloc", ENTRY_ALLOCATES, "P"},
     {"mi_memalign", ENTRY_ALLOCATES, "as"},
     {"mi_aligned_alloc", ENTRY_ALLOCATES, "as"},
     {"mi_posix_memalign", ENTRY_STORES, "pas"},
@@ -49,13 +49,13 @@ static const struct entry_row mimalloc[] = {
 };
 
 /* C++'s operators and `malloc` are other names of these. */
-static const struct entry_row tcmalloc[] = {
+static const struct entry_row gperftools[] = {
     {"tc_malloc", ENTRY_ALLOCATES, "s"},
     {"tc_malloc_skip_new_handler", ENTRY_ALLOCATES, "s"},
     {"tc_calloc", ENTRY_ALLOCATES, "ns"},
     {"tc_memalign", ENTRY_ALLOCATES, "as"},
-    {"tc_valloc", ENTRY_ALLOCATES, "s"},
-    {"tc_pvalloc", ENTRY_ALLOCATES, "s"},
+    {"tc_valloc", ENTRY_ALLOCATES, "P"},
+    {"tc_pvalloc", ENTRY_ALLOCATES, "P"},
     {"tc_posix_memalign", ENTRY_STORES, "pas"},
     {"tc_new", ENTRY_ALLOCATES, "s"},
     {"tc_newarray", ENTRY_ALLOCATES, "s"},
@@ -83,6 +83,54 @@ static const struct entry_row tcmalloc[] = {
     {"tc_deletearray_sized_aligned", ENTRY_FREES, "bsa"},
 };
 
+/* C++'s operators and `malloc` are other names of these, too. Those with a hint of how often a block is used are not, and programs call
+ * them by name. A restartable sequence (rseq) is never moved: before its first instruction there is one that loads the address of its
+ * description and one that stores it, and the jump replaces the first of them at most. */
+static const struct entry_row google[] = {
+    {"TCMallocInternalMalloc", ENTRY_ALLOCATES, "s"},
+    {"TCMallocInternalCalloc", ENTRY_ALLOCATES, "ns"},
+    {"TCMallocInternalMemalign", ENTRY_ALLOCATES, "as"},
+    {"TCMallocInternalAlignedAlloc", ENTRY_ALLOCATES, "as"},
+    {"TCMallocInternalValloc", ENTRY_ALLOCATES, "P"},
+    {"TCMallocInternalPvalloc", ENTRY_ALLOCATES, "P"},
+    {"TCMallocInternalPosixMemalign", ENTRY_STORES, "pas"},
+    {"TCMallocInternalNew", ENTRY_ALLOCATES, "s"},
+    {"TCMallocInternalNewArray", ENTRY_ALLOCATES, "s"},
+    {"TCMallocInternalNewNothrow", ENTRY_ALLOCATES, "s-"},
+    {"TCMallocInternalNewArrayNothrow", ENTRY_ALLOCATES, "s-"},
+    {"TCMallocInternalNewAligned", ENTRY_ALLOCATES, "sa"},
+    {"TCMallocInternalNewArrayAligned", ENTRY_ALLOCATES, "sa"},
+    {"TCMallocInternalNewAlignedNothrow", ENTRY_ALLOCATES, "sa-"},
+    {"TCMallocInternalNewArrayAlignedNothrow", ENTRY_ALLOCATES, "sa-"},
+    {"_Znwm12__hot_cold_t", ENTRY_ALLOCATES, "s-"},
+    {"_Znam12__hot_cold_t", ENTRY_ALLOCATES, "s-"},
+    {"_ZnwmRKSt9nothrow_t12__hot_cold_t", ENTRY_ALLOCATES, "s--"},
+    {"_ZnamRKSt9nothrow_t12__hot_cold_t", ENTRY_ALLOCATES, "s--"},
+    {"_ZnwmSt11align_val_t12__hot_cold_t", ENTRY_ALLOCATES, "sa-"},
+    {"_ZnamSt11align_val_t12__hot_cold_t", ENTRY_ALLOCATES, "sa-"},
+    {"_ZnwmSt11align_val_tRKSt9nothrow_t12__hot_cold_t", ENTRY_ALLOCATES, "sa--"},
+    {"_ZnamSt11align_val_tRKSt9nothrow_t12__hot_cold_t", ENTRY_ALLOCATES, "sa--"},
+    {"TCMallocInternalRealloc", ENTRY_RESIZES, "bs"},
+    {"TCMallocInternalReallocArray", ENTRY_RESIZES, "bns"},
+    {"TCMallocInternalFree", ENTRY_FREES, "b"},
+    {"TCMallocInternalCfree", ENTRY_FREES, "b"},
+    {"TCMallocInternalFreeSized", ENTRY_FREES, "bs"},
+    {"TCMallocInternalFreeAlignedSized", ENTRY_FREES, "bas"},
+    {"TCMallocInternalSdallocx", ENTRY_FREES, "bsf"},
+    {"TCMallocInternalDelete", ENTRY_FREES, "b"},
+    {"TCMallocInternalDeleteArray", ENTRY_FREES, "b"},
+    {"TCMallocInternalDeleteNothrow", ENTRY_FREES, "b-"},
+    {"TCMallocInternalDeleteArrayNothrow", ENTRY_FREES, "b-"},
+    {"TCMallocInternalDeleteSized", ENTRY_FREES, "bs"},
+    {"TCMallocInternalDeleteArraySized", ENTRY_FREES, "bs"},
+    {"TCMallocInternalDeleteAligned", ENTRY_FREES, "ba"},
+    {"TCMallocInternalDeleteArrayAligned", ENTRY_FREES, "ba"},
+    {"TCMallocInternalDeleteAlignedNothrow", ENTRY_FREES, "ba-"},
+    {"TCMallocInternalDeleteArrayAlignedNothrow", ENTRY_FREES, "ba-"},
+    {"TCMallocInternalDeleteSizedAligned", ENTRY_FREES, "bsa"},
+    {"TCMallocInternalDeleteArraySizedAligned", ENTRY_FREES, "bsa"},
+};
+
 /* The operators may be somebody else's: plan.c drops those. */
 static const struct entry_row jemalloc[] = {
     {"malloc", ENTRY_ALLOCATES, "s"},
@@ -90,8 +138,8 @@ static const struct entry_row jemalloc[] = {
     {"mallocx", ENTRY_ALLOCATES, "sf"},
     {"aligned_alloc", ENTRY_ALLOCATES, "as"},
     {"memalign", ENTRY_ALLOCATES, "as"},
-    {"valloc", ENTRY_ALLOCATES, "s"},
-    {"pvalloc", ENTRY_ALLOCATES, "s"},
+    {"valloc", ENTRY_ALLOCATES, "P"},
+    {"pvalloc", ENTRY_ALLOCATES, "P"},
     {"posix_memalign", ENTRY_STORES, "pas"},
     {"realloc", ENTRY_RESIZES, "bs"},
     {"rallocx", ENTRY_RESIZES, "bsf"},
@@ -148,10 +196,20 @@ static enum ownership mimalloc_owns(const char *name)
     return BEGINS_WITH_ONE(name, own) ? OWN_BY_NAME : OWN_NOT;
 }
 
-static enum ownership tcmalloc_owns(const char *name)
+static enum ownership gperftools_owns(const char *name)
 {
     static const char *const own[] = {"tc_", "_ZN8tcmalloc", "_ZNK8tcmalloc"};
     return BEGINS_WITH_ONE(name, own) ? OWN_BY_NAME : OWN_NOT;
+}
+
+/* Those with a block's size beside the block in what they return, and one of the crate `libtcmalloc-sys`, are no rows. */
+static const char *const google_size_returning[] = {"__size_returning_new", "tcmalloc_size_returning_operator_new",
+                                                    "BridgePrepareReallocAligned"};
+
+static enum ownership google_owns(const char *name)
+{
+    static const char *const own[] = {"TCMallocInternal", "_ZN8tcmalloc", "_ZNK8tcmalloc"};
+    return BEGINS_WITH_ONE(name, own) || BEGINS_WITH_ONE(name, google_size_returning) ? OWN_BY_NAME : OWN_NOT;
 }
 
 static bool is_of_blocks(const char *name)
@@ -165,9 +223,17 @@ static bool mimalloc_hands_out(const char *name)
     return mimalloc_owns(name) != OWN_NOT && (is_of_blocks(name) || begins_with(name, "mi_new"));
 }
 
-static bool tcmalloc_hands_out(const char *name)
+static bool gperftools_hands_out(const char *name)
 {
     return begins_with(name, "tc_") && is_of_blocks(name);
+}
+
+static bool google_hands_out(const char *name)
+{
+    static const char *const others[] = {"TCMallocInternalMallInfo", "TCMallocInternalMallOpt", "TCMallocInternalMalloc"};
+    if (BEGINS_WITH_ONE(name, google_size_returning))
+        return true;
+    return begins_with(name, "TCMallocInternal") && !BEGINS_WITH_ONE(name, others);
 }
 
 /* Static functions have no prefix. A program's own functions may have such names, too. */
@@ -231,11 +297,18 @@ static bool mimalloc_counts(uintptr_t control, uint64_t bytes[OWN_FIGURES])
     return committed > 0 && committed <= most_committed;
 }
 
-static bool tcmalloc_counts(uintptr_t control, uint64_t bytes[OWN_FIGURES])
+static bool gperftools_counts(uintptr_t control, uint64_t bytes[OWN_FIGURES])
 {
     gperftools_get_property *get_property;
     memcpy(&get_property, &control, sizeof get_property);
     return gperftools_count(get_property, bytes);
+}
+
+static bool google_counts(uintptr_t control, uint64_t bytes[OWN_FIGURES])
+{
+    google_get_property *get_property;
+    memcpy(&get_property, &control, sizeof get_property);
+    return google_count(get_property, bytes);
 }
 
 static bool jemalloc_counts(uintptr_t control, uint64_t bytes[OWN_FIGURES])
@@ -261,10 +334,19 @@ const struct entry_allocator entry_allocators[] = {
         .name = "tcmalloc",
         .key = "tc_malloc",
         .control = GPERFTOOLS_GET_PROPERTY,
-        .own_counts = tcmalloc_counts,
-        ROWS(tcmalloc),
-        .owns = tcmalloc_owns,
-        .hands_out = tcmalloc_hands_out,
+        .own_counts = gperftools_counts,
+        ROWS(gperftools),
+        .owns = gperftools_owns,
+        .hands_out = gperftools_hands_out,
+    },
+    {
+        .name = "tcmalloc",
+        .key = "TCMallocInternalMalloc",
+        .control = GOOGLE_GET_PROPERTY,
+        .own_counts = google_counts,
+        ROWS(google),
+        .owns = google_owns,
+        .hands_out = google_hands_out,
     },
     {
         .name = "jemalloc",

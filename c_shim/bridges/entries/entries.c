@@ -211,7 +211,7 @@ static void prepare(struct redirected *of, const struct entries_found *found)
             .row = row,
             .start = found->entries[i].start,
             .block = place_of(row, "bp"),
-            .size = place_of(row, "sS"),
+            .size = place_of(row, "sSP"),
             .count = place_of(row, "n"),
             .offset = place_of(row, "o"),
         };

@@ -23,8 +23,9 @@ enum entry_kind {
     ENTRY_FREES,
 };
 
-/* A function of an allocator. Each letter of `arguments` is an argument: a block `b`, its size `s` or a small one `S`, or a count
- * `n` and then a size, an alignment `a`, an offset `o` that can be 0, flags `f`, a place for a block `p`, anything `-`. */
+/* A function of an allocator. Each letter of `arguments` is an argument: a block `b`, its size `s`, a small one `S` or one that may be
+ * rounded up to pages `P`, or a count `n` and then a size, an alignment `a`, an offset `o` that can be 0, flags `f`, a place for a
+ * block `p`, anything `-`. */
 struct entry_row {
     const char *name;
     enum entry_kind kind;

@@ -44,6 +44,7 @@ static void fill_in(const struct entry_row *row, uintptr_t arguments[ARGUMENTS],
             break;
         case 's':
         case 'S':
+        case 'P':
             arguments[i] = has_count ? size / COUNT : size;
             break;
         case 'n':
@@ -103,38 +104,40 @@ static const struct entry *find(const struct redirected *of, enum entry_kind kin
     return NULL;
 }
 
+static bool is_aligned(const struct entry *entry)
+{
+    return strchr(entry->row->arguments, 'a') != NULL;
+}
+
 /* An entry that makes blocks for this one to free or to change. */
 static const struct entry *maker_for(const struct redirected *of, const struct entry *entry)
 {
-    static const char *const aligned[4] = {"sa", "as"}, *const any[4] = {"s", "sf", "sa", "as"};
-    bool is_aligned = strchr(entry->row->arguments, 'a') != NULL;
-    return find(of, ENTRY_ALLOCATES, is_aligned ? aligned : any);
+    static const char *const aligned[4] = {"sa", "as"}, *const any[4] = {"s", "sf", "sa", "as"}, *const sized[4] = {"s", "sf"};
+    bool is_sized = entry->row->kind == ENTRY_FREES && strchr(entry->row->arguments, 's') != NULL;
+    return find(of, ENTRY_ALLOCATES, is_aligned(entry) ? aligned : is_sized ? sized : any);
 }
 
-/* One that frees blocks whose size is what was asked for. */
-static const struct entry *freeing(const struct redirected *of)
+/* One that frees the blocks of this one. An allocator may end the program if a block is freed with another size or alignment than it
+ * was asked for. */
+static const struct entry *freer_for(const struct redirected *of, const struct entry *entry)
 {
-    static const char *const lists[4] = {"b", "bf", "bs", "bsf"};
-    return find(of, ENTRY_FREES, lists);
-}
-
-/* A block that is a page at least cannot be freed by its size. */
-static bool can_be_tried(const struct entry *entry, const struct entry *frees)
-{
-    return strstr(entry->row->name, "valloc") == NULL || strchr(frees->row->arguments, 's') == NULL;
+    static const char *const any[4] = {"b", "bf", "bs", "bsf"}, *const aligned[4] = {"b", "bf", "ba", "bsa"},
+                                *const by_pages[4] = {"b", "bf"};
+    bool is_by_pages = strchr(entry->row->arguments, 'P') != NULL;
+    return find(of, ENTRY_FREES, is_by_pages ? by_pages : is_aligned(entry) ? aligned : any);
 }
 
 static bool passes(struct redirected *of, const struct entry *entry, size_t size)
 {
-    const struct entry *frees = freeing(of);
+    const struct entry *frees = freer_for(of, entry);
     enum entry_kind kind = entry->row->kind;
     uintptr_t block = 0;
-    if (!can_be_tried(entry, frees))
-        return true;
+    if (frees == NULL && kind != ENTRY_FREES)
+        return true; /* a program that cannot free so does not allocate so */
     if (kind == ENTRY_FREES || kind == ENTRY_RESIZES || kind == ENTRY_IN_PLACE) {
         const struct entry *maker = maker_for(of, entry);
         if (maker == NULL)
-            return true; /* a program that cannot allocate so does not free so */
+            return true; /* and the other way round */
         block = try_call(of, maker, 0, 320);
         if (!is_counted_once(block, 320))
             return false;
@@ -177,7 +180,10 @@ static const struct entry *try_all(struct redirected *of)
 
 bool trial_can_be_run(const struct redirected *of)
 {
-    return freeing(of) != NULL;
+    for (size_t i = 0; i < of->count; i++)
+        if (of->entries[i].row->kind == ENTRY_ALLOCATES && freer_for(of, &of->entries[i]) != NULL)
+            return true;
+    return false;
 }
 
 bool trial_passes(struct redirected *of, const char **what, const char **why)

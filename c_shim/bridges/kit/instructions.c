@@ -48,7 +48,7 @@ static const uint8_t forms[256] = {
     [0x8d] = MODRM,                                           /* lea */
     EIGHT(0x90, NONE),                                        /* nop, xchg */
     [0x98] = NONE, [0x99] = NONE,                             /* cltq, cqto */
-    [0xa4 ... 0xa5] = NONE, [0xaa ... 0xab] = NONE,           /* movs, stos */
+    [0xa4 ... 0xa7] = NONE, [0xaa ... 0xaf] = NONE,           /* movs, cmps, stos, lods, scas */
     [0xa8] = I8, [0xa9] = I32,                                /* test */
     EIGHT(0xb0, I8), EIGHT(0xb8, I64),                        /* mov */
     [0xc0] = MODRM_I8, [0xc1] = MODRM_I8,                     /* shifts */
@@ -58,12 +58,13 @@ static const uint8_t forms[256] = {
     [0xcc] = END,
     [0xd0 ... 0xd3] = MODRM, /* shifts */
     [0xe8] = CALL, [0xe9] = FAR_JUMP, [0xeb] = NEAR_JUMP,
+    [0xf5] = NONE, [0xf8 ... 0xf9] = NONE, [0xfc ... 0xfd] = NONE, /* cmc, clc, stc, cld, std */
     [0xf6] = TEST, [0xf7] = TEST_32, [0xfe] = MODRM, [0xff] = CHANGE,
 };
 
 /* Behind 0x0f. */
 static const uint8_t second_forms[256] = {
-    [0x0b] = END,                                                         /* ud2 */
+    [0x0b] = END, [0x31] = NONE,                                          /* ud2, rdtsc */
     [0x0d] = MODRM, [0x18] = MODRM,                                       /* prefetch */
     [0x10 ... 0x17] = MODRM, [0x28 ... 0x29] = MODRM,                     /* moves of vectors */
     [0x1e ... 0x1f] = MODRM,                                              /* endbr64, nop */

@@ -3,8 +3,8 @@
 #include "bridge.h"
 
 #include "kit/asking.h"
-#include "kit/gperftools.h"
 #include "kit/symbols.h"
+#include "kit/tcmalloc.h"
 
 static gperftools_get_property *get_property;
 
