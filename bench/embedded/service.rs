@@ -4,10 +4,12 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-#[cfg(not(feature = "mimalloc"))]
+#[cfg(feature = "jemalloc")]
 use own::Jemalloc as Own;
 #[cfg(feature = "mimalloc")]
 use own::MiMalloc as Own;
+#[cfg(feature = "tcmalloc")]
+use own::TCMalloc as Own;
 
 struct Counted;
 #[global_allocator]

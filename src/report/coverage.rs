@@ -213,16 +213,23 @@ impl Coverage {
 
 /// Modules with an allocator of their own: not that which `malloc` leads to, whose memory is sampled.
 pub fn allocators(profile: &Profile) -> Vec<(String, String)> {
+    let file_of = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     let with = profile
         .inspected
         .iter()
         .filter(|it| !it.allocator.is_empty());
-    with.filter(|it| !profile.is_next_allocator(&it.path))
-        .map(|it| {
-            let file = it.path.rsplit('/').next().unwrap_or(&it.path);
-            (file.to_owned(), it.allocator.clone())
-        })
-        .collect()
+    let named = with.filter(|it| !profile.is_next_allocator(&it.path));
+    let mut found: Vec<_> = named
+        .map(|it| (file_of(&it.path), it.allocator.clone()))
+        .collect();
+    // One that nobody knows, in front of ours.
+    let elsewhere = runtimes::unsampled_malloc(profile).map(file_of);
+    if let Some(file) = elsewhere
+        .filter(|file| !runtimes::is_libc(file) && !found.iter().any(|(module, _)| module == file))
+    {
+        found.push((file, "malloc".to_owned()));
+    }
+    found
 }
 
 /// Between the names of allocators of one module.

@@ -29,7 +29,7 @@ pub fn lines(profile: &Profile) -> Vec<String> {
 }
 
 /// The module whose malloc stands in front of ours, unless it was sampled where it is.
-fn unsampled_malloc(profile: &Profile) -> Option<&str> {
+pub(crate) fn unsampled_malloc(profile: &Profile) -> Option<&str> {
     let mut notes = profile.notes.iter();
     let (_, module) = notes.find(|(note, _)| *note == Note::MallocIsElsewhere)?;
     (!has_heap_in(profile, module)).then_some(module)
@@ -45,10 +45,13 @@ fn inlines_functions(profile: &Profile) -> bool {
     is_sampled && !is_told && !tells_itself
 }
 
+pub(crate) fn is_libc(file: &str) -> bool {
+    file.starts_with("libc.so") || file.starts_with("libc-")
+}
+
 /// libc's stands before ours where something else than the loader or `attach` has brought the agent in, as a JVM does.
 fn malloc_is_elsewhere(module: &str) -> String {
-    let file = module.rsplit('/').next().unwrap_or(module);
-    if file.starts_with("libc.so") || file.starts_with("libc-") {
+    if is_libc(module.rsplit('/').next().unwrap_or(module)) {
         "note: the agent was loaded into a running program: no malloc blocks are in this profile, only objects of runtimes".to_owned()
     } else {
         format!(

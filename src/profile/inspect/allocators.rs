@@ -24,8 +24,9 @@ const ALLOCATORS: &[Allocator] = &[
     },
     Allocator {
         name: "tcmalloc",
+        // gperftools' and Google's own, which has the same line in its statistics.
         symbols: &["tc_malloc", "TCMallocInternalMalloc"],
-        text: "tcmalloc: large alloc ",
+        text: " MiB) Bytes in use by application",
     },
     Allocator {
         name: "PartitionAlloc",

@@ -222,6 +222,30 @@ fn the_brk_heap_of_a_malloc_in_the_program_is_not_accounted_for() {
     assert!(coverage.is_low());
 }
 
+/// An Envoy's malloc is its own, and it has a LuaJIT that it seldom uses.
+#[test]
+fn an_unsampled_malloc_that_nobody_knows_is_no_less_likely_than_a_runtime() {
+    let mut profile = blind();
+    profile.inspected.push(Inspected {
+        path: "/usr/bin/server".to_owned(),
+        runtime: "LuaJIT".to_owned(),
+        version: "2.1".to_owned(),
+        ..Inspected::default()
+    });
+    let likely = |profile: &Profile| Coverage::of(profile).expect("a reading").likely;
+    assert_eq!(likely(&profile).as_deref(), Some("LuaJIT (its own heap)"));
+    let elsewhere = (Note::MallocIsElsewhere, "/usr/bin/server".to_owned());
+    profile.notes.push(elsewhere);
+    assert_eq!(likely(&profile), None);
+    profile.inspected.clear();
+    assert_eq!(likely(&profile).as_deref(), Some("server (its own malloc)"));
+    // A JVM that has loaded the agent knows where libc is.
+    profile.notes.pop();
+    let libc = (Note::MallocIsElsewhere, "/lib/libc.so.6".to_owned());
+    profile.notes.push(libc);
+    assert_eq!(likely(&profile), None);
+}
+
 /// Python's arenas lie in the unnamed mapping, its samples in the brk heap.
 fn with_python(live_mib: u64) -> Profile {
     let mut profile = blind();
