@@ -4,8 +4,11 @@
 //! sampled allocator keeps for itself counts as its own: the heap of `brk` and the arenas of glibc's malloc, and mappings in
 //! which objects of a virtual machine were sampled.
 
+use std::collections::BTreeMap;
+
 use allocsample_profile::{
-    HeapId, HeapKind, MemoryMap, MemoryMapping, Note, Profile, Sample, Weights, readable,
+    HeapId, HeapKind, MappedRanges, MemoryMap, MemoryMapping, Note, Profile, Sample, Weights,
+    readable,
 };
 use allocsample_sampling::Estimate;
 
@@ -169,7 +172,8 @@ fn end_of(mapping: &MemoryMapping) -> u64 {
     mapping.start.saturating_add(mapping.bytes)
 }
 
-/// A heap keeps what it has freed; a mapping that its live objects fill to a smaller share may hold anything else.
+/// A heap keeps what it has freed; a mapping that its live objects fill to a smaller share may hold anything else, unless it is known who
+/// has mapped it.
 const LEAST_SHARE: f64 = 0.3;
 
 /// What is alive in a mapping, by what the samples stand for.
@@ -296,6 +300,7 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
             own[index] = (anonymous * arenas.own(&calls, mapping)).min(open[index]);
         }
     }
+    let own_mappings = OwnMappings::of(profile, map);
     let [open_bytes, own_bytes]: [f64; 2] = [&open, &own].map(|it| it.iter().sum());
     // How much of the open memory objects take, apart from what is certainly the runtime's.
     let open_share = match placeless >= LEAST_SHARE * open_bytes {
@@ -341,6 +346,9 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
             } else {
                 share.malloc_held += free(&share);
             }
+        } else if let Some(heap) = share.allocator {
+            let part = anonymous * own_mappings.part(heap, mapping);
+            share.embedded_held += (part - share.embedded).clamp(0.0, free(&share));
         }
         if of_objects[index] > 0.0 {
             let more = of_objects[index].min(free(&share));
@@ -356,6 +364,71 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
         shares.push(share);
     }
     shares
+}
+
+/// What allocators beside malloc have mapped themselves: calls of the files that contain them, in whose memory they had a block at some
+/// time. However little is alive there, nothing else can be.
+struct OwnMappings<'a> {
+    profile: &'a Profile,
+    calls: MappedRanges<usize>,
+    /// Addresses of sampled blocks, by the heap.
+    blocks: BTreeMap<HeapId, Vec<u64>>,
+}
+
+impl<'a> OwnMappings<'a> {
+    fn of(profile: &'a Profile, map: &MemoryMap) -> Self {
+        let mut blocks: BTreeMap<HeapId, Vec<u64>> = profile
+            .vm
+            .heaps
+            .keys()
+            .filter(|heap| is_embedded(profile, **heap))
+            .map(|heap| (*heap, Vec::new()))
+            .collect();
+        let calls = match blocks.is_empty() {
+            true => MappedRanges::new(),
+            false => profile.mapped_at(map.totals.time_ns),
+        };
+        if !blocks.is_empty() {
+            for sample in &profile.samples {
+                if let Some(addresses) = blocks.get_mut(&sample.heap) {
+                    addresses.push(sample.address);
+                }
+            }
+        }
+        for addresses in blocks.values_mut() {
+            addresses.sort_unstable();
+        }
+        Self {
+            profile,
+            calls,
+            blocks,
+        }
+    }
+
+    /// The part of a mapping that an allocator has mapped, from 0 to 1.
+    fn part(&self, heap: HeapId, mapping: &MemoryMapping) -> f64 {
+        let Some(addresses) = self.blocks.get(&heap).filter(|_| !is_sum(mapping)) else {
+            return 0.0;
+        };
+        let has_block = |from: u64, to: u64| {
+            let first = addresses.partition_point(|it| *it < from);
+            addresses.get(first).is_some_and(|it| *it < to)
+        };
+        let ranges = self.calls.within(mapping.start, end_of(mapping));
+        let own = ranges.filter(|(from, to, row)| has_block(*from, *to) && self.is_of(heap, *row));
+        let bytes: u64 = own.map(|(from, to, _)| to - from).sum();
+        bytes as f64 / mapping.bytes.max(1) as f64
+    }
+
+    /// Whether the call came from the file that contains the allocator, which is behind its name.
+    fn is_of(&self, heap: HeapId, row: usize) -> bool {
+        let call = &self.profile.mappings[row];
+        let name = self.profile.vm.heaps.get(&heap).map(|heap| &*heap.name);
+        let file = name.and_then(|name| Some(name.split_once(" in ")?.1));
+        let mapper = self.profile.mapper_of(call);
+        let mapper = mapper.and_then(|module| self.profile.module(module));
+        !call.mapped.change.is_own() && mapper.is_some_and(|it| Some(it.name()) == file)
+    }
 }
 
 /// The same where malloc's heap was walked: there the walk says what is in blocks, and what malloc has besides.

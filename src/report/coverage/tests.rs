@@ -173,6 +173,30 @@ fn an_allocator_with_more_live_bytes_than_are_mapped_accounts_for_nothing() {
 }
 
 #[test]
+fn what_an_allocator_has_mapped_is_its_own_however_little_is_alive() {
+    let mut profile = with_python(1);
+    for heap in profile.vm.heaps.values_mut() {
+        heap.name = "tcmalloc in server".to_owned();
+        heap.kind = Some(HeapKind::Allocator);
+    }
+    let block = Sample {
+        address: (1 << 40) + 4096,
+        ..profile.samples.at(0)
+    };
+    profile.samples.set(0, block);
+    let seen = |profile: &Profile| Coverage::of(profile).expect("a reading").seen_bytes;
+    assert_eq!(seen(&profile), 17.0 * MIB as f64);
+    // Another file's memory, and memory without a block, are not its own.
+    let mut others = profile.clone();
+    mapped_by(&mut others, "/lib/libother.so", 1 << 40, 84);
+    mapped_by(&mut others, "/usr/bin/server", (1 << 40) + 84 * MIB, 200);
+    assert_eq!(seen(&others), 17.0 * MIB as f64);
+    mapped_by(&mut profile, "/usr/bin/server", 1 << 40, 84);
+    mapped_by(&mut profile, "/usr/bin/server", (1 << 40) + 84 * MIB, 200);
+    assert_eq!(seen(&profile), 100.0 * MIB as f64);
+}
+
+#[test]
 fn memory_of_another_allocator_is_not_accounted_for() {
     let coverage = Coverage::of(&blind()).expect("a reading");
     assert!(coverage.is_low());
