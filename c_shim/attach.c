@@ -71,6 +71,7 @@ bool shim_prepare_late(void)
     bool is_complete = true;
     shim_functions[SHIM_ROW_dlopen].own = shim_attached_dlopen;
     shim_functions[SHIM_ROW_dlsym].own = shim_attached_dlsym;
+    shim_name_extensions();
     for (struct shim_function *function = shim_functions; function < shim_functions + SHIM_ROWS; function++) {
         if (function->group == SHIM_START || function->group == SHIM_ENTRY)
             continue;
@@ -78,7 +79,7 @@ bool shim_prepare_late(void)
             function->own = dlsym(handle, function->name);
         void *next = find_definition(function->name);
         /* Blocks of two allocators must not be mixed; and operators that call malloc are seen there. */
-        bool is_of_another = function->group <= SHIM_DELETE && next != NULL && !shim_same_object(next, next_malloc);
+        bool is_of_another = function->group <= SHIM_EXTENSION && next != NULL && !shim_same_object(next, next_malloc);
         if (!is_of_another && function->own != NULL && function->own != next)
             function->next = next;
         /* Without it shim_find_next would end the program. */

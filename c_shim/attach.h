@@ -33,7 +33,11 @@ HIDDEN void *shim_late_symbol(const char *name);
 HIDDEN void shim_redirect(struct shim_pass *pass);
 /* Puts the next functions back. Blocks that we counted are freed by the next allocator, which they came from. */
 HIDDEN void shim_restore(struct shim_pass *pass);
-/* dlopen and dlsym of a process that was attached to. */
+/* Has our functions besides malloc's kin redirected. */
+HIDDEN void shim_name_extensions(void);
+/* Redirects them now, and in objects that are loaded later, if malloc's object has them. In the constructor. */
+HIDDEN void shim_redirect_extensions(void);
+/* dlopen and dlsym of a process whose calls are redirected. */
 HIDDEN void *shim_attached_dlopen(const char *path, int mode);
 HIDDEN void *shim_attached_dlsym(void *handle, const char *name);
 /* A forked child has no other thread that could be in a pass. */

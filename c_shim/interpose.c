@@ -248,19 +248,13 @@ EXPORT HOT void *calloc(size_t count, size_t size)
 
 /* ---- realloc ---- */
 
-/* The block may be sampled, or the new size is due. Nothing is charged yet. */
-static void *realloc_watched(void *block, size_t size, const struct shim_caller *caller)
+uint64_t shim_before_realloc(void *block, const struct shim_caller *caller)
 {
-    if (shim_is_bootstrap_block(block)) {
-        /* Its size is not known, but what follows it in the arena is readable: copying too much is harmless. */
-        char *copy = malloc(size);
-        if (copy != NULL)
-            for (size_t i = 0; i < size && shim_is_bootstrap_block((char *)block + i); i++)
-                copy[i] = ((char *)block)[i];
-        return copy;
-    }
-    uint64_t taken = shim_may_be_sampled(block) ? take_ending(block, caller) : 0;
-    void *moved = shim_next.realloc(block, size);
+    return shim_may_be_sampled(block) ? take_ending(block, caller) : 0;
+}
+
+void *shim_after_realloc(void *block, uint64_t taken, void *moved, size_t size, const struct shim_caller *caller)
+{
     if (moved == NULL && block != NULL && size == 0) {
         /* Freed, in the old reading of realloc(p, 0): no allocation took place. */
         sampled_block_ended(block, taken, caller);
@@ -276,6 +270,21 @@ static void *realloc_watched(void *block, size_t size, const struct shim_caller 
         }
     }
     return shim_after_alloc(moved, size, true, caller);
+}
+
+/* The block may be sampled, or the new size is due. Nothing is charged yet. */
+static void *realloc_watched(void *block, size_t size, const struct shim_caller *caller)
+{
+    if (shim_is_bootstrap_block(block)) {
+        /* Its size is not known, but what follows it in the arena is readable: copying too much is harmless. */
+        char *copy = malloc(size);
+        if (copy != NULL)
+            for (size_t i = 0; i < size && shim_is_bootstrap_block((char *)block + i); i++)
+                copy[i] = ((char *)block)[i];
+        return copy;
+    }
+    uint64_t taken = shim_before_realloc(block, caller);
+    return shim_after_realloc(block, taken, shim_next.realloc(block, size), size, caller);
 }
 
 SHIM_DUE_ENTRY(2, void *, realloc, void *block, size_t size)

@@ -10,6 +10,11 @@
 /* C23's, which older headers lack. */
 void free_sized(void *block, size_t size);
 void free_aligned_sized(void *block, size_t alignment, size_t size);
+/* jemalloc's. */
+void *mallocx(size_t size, int flags);
+void *rallocx(void *block, size_t size, int flags);
+void dallocx(void *block, int flags);
+void sdallocx(void *block, size_t size, int flags);
 
 /* The allocator that comes after us in symbol order. Each pointer starts at a function that finds the real one, so that
  * no caller tests for NULL. Missing functions are composed from present ones of the same allocator. */
@@ -21,13 +26,23 @@ struct shim_next {
 extern HIDDEN struct shim_next shim_next;
 HIDDEN void shim_find_next(void);
 
-enum shim_group { SHIM_MALLOC, SHIM_COMPOSED, SHIM_NEW, SHIM_DELETE, SHIM_PROCESS, SHIM_START, SHIM_ENTRY, SHIM_LATE };
+enum shim_group {
+    SHIM_MALLOC,
+    SHIM_COMPOSED,
+    SHIM_NEW,
+    SHIM_DELETE,
+    SHIM_EXTENSION,
+    SHIM_PROCESS,
+    SHIM_START,
+    SHIM_ENTRY,
+    SHIM_LATE,
+};
 
 /* A row of the table. */
 struct shim_function {
     const char *name;
     enum shim_group group;
-    /* Our function, which replaces `next` in slots of a process that was attached to. */
+    /* Our function, which replaces `next` in slots. NULL: it is exported, or not redirected. */
     void *own;
     /* The definition that the program's calls reach without us. NULL: not looked up yet, or there is none. In a process that was
      * attached to it is NULL also if the function is not redirected. */

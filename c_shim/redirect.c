@@ -1,5 +1,5 @@
 /* Changes the slots through which loaded objects call the allocator, and changes them back; and, for redirect.h, those
- * through which the program itself calls one function.
+ * through which the program itself calls one function. In a process that was not attached to, only extensions.c does so.
  *
  * A pass goes over all objects while the loader's list of them is locked, so that none is unmapped. It changes a slot
  * if its relocation names one of our functions and it holds the next one's address: then, and only then, our function
@@ -239,7 +239,9 @@ static void visit_slot(struct job *job, const struct object *object, const ElfW(
     bool is_due = held == (uintptr_t)from;
     bool is_lazy = job->direction == REDIRECT && type == RELOCATION_SLOT && symbol->st_shndx == SHN_UNDEF &&
                    is_unbound(object, relocation, held);
-    if (is_lazy && job->has_other_malloc && !job->is_first_object) {
+    /* Another malloc has no dlopen and no extensions of the next one's. */
+    bool is_elsewhere = entry->group != SHIM_LATE && entry->group != SHIM_EXTENSION;
+    if (is_lazy && is_elsewhere && job->has_other_malloc && !job->is_first_object) {
         job->pass.unsure++;
         return;
     }

@@ -223,6 +223,9 @@ HIDDEN bool shim_before_free(void *block, const struct shim_caller *);
 HIDDEN bool shim_is_sampled(const void *block);
 /* Second half of the slow path of every allocation function: charges the counter, and tells the agent if it borrows. */
 HIDDEN void *shim_after_alloc(void *address, size_t size, bool is_realloc, const struct shim_caller *);
+/* Before a block changes its size, and after: its old sample ends, if it moved to `moved` or was freed, and the new size is charged. */
+HIDDEN uint64_t shim_before_realloc(void *block, const struct shim_caller *);
+HIDDEN void *shim_after_realloc(void *block, uint64_t taken, void *moved, size_t size, const struct shim_caller *);
 
 static inline bool shim_charge(size_t size)
 {

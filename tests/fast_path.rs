@@ -140,6 +140,7 @@ fn compiled_entries(machine: &Machine) -> String {
             "-fno-builtin",
             "-ftls-model=initial-exec",
             "-fno-plt",
+            "-fno-section-anchors",
             "-fexceptions",
         ])
         .arg("-I")

@@ -88,7 +88,8 @@ fn exports_are_the_table_and_our_own_names() {
     for name in OWN_NAMES {
         assert!(exports.remove(name), "{name} is not exported");
     }
-    let rows = table().into_iter().filter(|(group, _)| group != "LATE");
+    let is_exported = |(group, _): &(String, String)| group != "LATE" && group != "EXTENSION";
+    let rows = table().into_iter().filter(is_exported);
     let mut expected: BTreeSet<String> = rows.map(|(_, name)| name).collect();
     expected.extend(exported_by_bridges());
     assert_eq!(exports, expected);
@@ -171,7 +172,7 @@ fn assert_redirects_by_the_table(allocator: Option<&Program>) -> BTreeSet<String
         };
         let group = groups[name].as_str();
         let is_expected = match group {
-            "MALLOC" | "COMPOSED" | "NEW" | "DELETE" => object == "allocator",
+            "MALLOC" | "COMPOSED" | "NEW" | "DELETE" | "EXTENSION" => object == "allocator",
             "PROCESS" | "LATE" => true,
             _ => false,
         };

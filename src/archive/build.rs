@@ -36,6 +36,8 @@ fn main() {
         .flag("-fno-builtin")
         .flag("-ftls-model=initial-exec")
         .flag("-fno-plt")
+        // The thread's counter is reached by its own name, whichever variables the file uses first: an instruction fewer on aarch64.
+        .flag_if_supported("-fno-section-anchors")
         .flag("-fexceptions")
         .link_lib_modifier("+whole-archive")
         .compile("allocsample_shim");

@@ -20,6 +20,7 @@ use crate::{ALLOCATOR, attach, go};
 unsafe extern "C" {
     fn shim_find_next();
     fn shim_find_functions();
+    fn shim_redirect_extensions();
     fn shim_forget_failed_lookups();
     fn bridges_join(groups: u32);
     fn bridges_look(module: u64) -> bool;
@@ -122,8 +123,11 @@ unsafe extern "C" fn construct(
         take_signal(signal);
     }
     if is_on {
-        // SAFETY: all objects of the program are loaded, and none of its code has run.
-        unsafe { bridges_join(groups & !EMBEDDED) };
+        // SAFETY: all objects of the program are loaded and relocated, and none of its code has run.
+        unsafe {
+            shim_redirect_extensions();
+            bridges_join(groups & !EMBEDDED);
+        }
     }
     // Most processes are none of the runtimes that were looked for.
     // SAFETY: no code of the program has run that could have errors of its own.

@@ -131,7 +131,7 @@ const KNOWN: &[&str] = &[
     "_safe_emalloc*",
     "_safe_malloc*",
     "_safe_realloc*",
-    // Apache, nginx, OpenSSL, FFmpeg.
+    // Apache, nginx, BIND, OpenSSL, FFmpeg.
     "apr_palloc*",
     "apr_pcalloc*",
     "apr_allocator_alloc",
@@ -143,6 +143,7 @@ const KNOWN: &[&str] = &[
     "ngx_palloc*",
     "ngx_pnalloc",
     "ngx_pcalloc",
+    "isc__mem_*",
     "CRYPTO_malloc",
     "CRYPTO_zalloc",
     "CRYPTO_realloc",
