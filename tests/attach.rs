@@ -688,6 +688,9 @@ fn an_allocator_inside_the_program_is_told_and_blocks_of_libraries_are_seen() {
     assert_eq!(profile.site("plugin_allocates").samples, 500);
     let note = profile.report["notes"].to_string();
     assert!(note.contains("an allocator of its own past us"), "{note}");
+    let path = profile.path().to_string_lossy();
+    let said = stdout(&running.room.output(&["report", &path]));
+    assert!(said.contains("brings its own malloc"), "{said}");
     running.ask("free");
     running.ends_well();
 }

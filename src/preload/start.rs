@@ -199,7 +199,11 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
         },
         program: called_as(),
         next_allocator: path_of_object(next_malloc),
-        malloc_elsewhere: (!is_ours).then(|| path_of_object(first_malloc)),
+        // Where calls are redirected, libraries' calls of the program's malloc are seen, and the program's own are not.
+        malloc_elsewhere: match attach::is_late() {
+            true => is_allocator_in_program().then(|| path_of_object(next_malloc)),
+            false => (!is_ours).then(|| path_of_object(first_malloc)),
+        },
         unknown_setting,
     };
     // SAFETY: looks up names in the program's global scope.
