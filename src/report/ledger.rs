@@ -178,7 +178,8 @@ impl Ledger {
             has_sites,
             calls: profile.mapped_at(map.totals.time_ns),
             likely: likely_owner(profile),
-            is_attached: (profile.notes.iter()).any(|(note, _)| *note == Note::Attached),
+            guards_mean_stacks: (profile.notes.iter()).any(|(note, _)| *note == Note::Attached)
+                && crate::runtimes::unsampled_malloc(profile).is_none(),
             rows: BTreeMap::new(),
         };
         let machines = machines(profile);

@@ -45,8 +45,8 @@ pub(super) struct Entries<'a> {
     /// Whether rows get the calls that mapped their memory.
     pub(super) has_sites: bool,
     pub(super) calls: MappedRanges<usize>,
-    /// Threads may be older than the recording.
-    pub(super) is_attached: bool,
+    /// Threads may be older than the recording, and no malloc that nobody knows may have guard pages of its own, as Firefox's has.
+    pub(super) guards_mean_stacks: bool,
     /// Whose the memory is that no call has made, where only one could have it.
     pub(super) likely: Option<String>,
     pub(super) rows: BTreeMap<(Account, String), Entry>,
@@ -92,7 +92,7 @@ impl Entries<'_> {
             }
             false => anonymous,
         };
-        let (account, mut label) = anonymous_of(mapping, &name, self.is_attached);
+        let (account, mut label) = anonymous_of(mapping, &name, self.guards_mean_stacks);
         if let Some(likely) = self
             .likely
             .as_ref()
@@ -247,9 +247,13 @@ fn is_of_agent(name: &str) -> bool {
 }
 
 /// Anonymous memory that no recorded call has made.
-fn anonymous_of(mapping: &MemoryMapping, name: &str, is_attached: bool) -> (Account, String) {
+fn anonymous_of(
+    mapping: &MemoryMapping,
+    name: &str,
+    guards_mean_stacks: bool,
+) -> (Account, String) {
     if mapping.is(MemoryMapping::BEHIND_GUARD) {
-        return match is_attached {
+        return match guards_mean_stacks {
             true => (
                 Account::Stacks,
                 "stacks of threads, by their guard pages".to_owned(),

@@ -109,6 +109,11 @@ fn every_kind_of_memory_has_its_row() {
     attached.notes.push((Note::Attached, String::new()));
     let ledger_of_attached = Ledger::of(&attached, &attached.memory[0]);
     assert_eq!(mib(&ledger_of_attached, Account::Stacks), 4.0);
+    // A malloc of the program's own may have guard pages.
+    let elsewhere = (Note::MallocIsElsewhere, "/usr/bin/server".to_owned());
+    attached.notes.push(elsewhere);
+    let ledger_of_attached = Ledger::of(&attached, &attached.memory[0]);
+    assert_eq!(mib(&ledger_of_attached, Account::Stacks), 2.0);
     let shared = (ledger.rows.iter()).find(|row| row.account == Account::Shared);
     assert_eq!(
         shared.expect("a row").sites[0].resident_bytes,
