@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use addr2line::Loader;
 use addr2line::gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindSection};
@@ -20,35 +22,28 @@ pub(super) fn symbolize(
 ) -> Vec<(Location, Vec<SymbolFrame>)> {
     let path = file_of(module);
     let inside = root.map(|root| root.join(path.strip_prefix("/").unwrap_or(path)));
-    let addresses = || locations.iter().map(|location| address_of(*location));
-    let read = |path: &Path| {
-        Some((
-            path.to_owned(),
-            Symbols::read(path, &module.build_id, addresses())?,
-        ))
-    };
+    let open = |path: &Path| Opened::at(path, &module.build_id);
     let found = match &inside {
-        None => read(path),
+        None => open(path),
         // The process may have gone, and its root with it. Another root may have another file there: the build id tells.
-        Some(inside) => read(inside).or_else(|| read(path).filter(|_| !module.build_id.is_empty())),
+        Some(inside) => open(inside).or_else(|| open(path).filter(|_| !module.build_id.is_empty())),
     };
-    let Some((path, symbols)) = found else {
+    let Some(opened) = found else {
         return Vec::new();
     };
-    // Finds the separate debug file by itself, and the one that dwz shares between several.
-    let debug = debug_file(&module.build_id)
-        .filter(|_| symbols.has_sound_dwarf)
-        .and_then(|path| Loader::new(path).ok())
-        .or_else(|| symbols.has_sound_dwarf.then(|| Loader::new(&path).ok())?);
+    let opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
+    let symbols = &opened.symbols;
+    let extents = opened.extents(locations.iter().map(|location| address_of(*location)));
     locations
         .iter()
         .filter_map(|&location| {
             let address = address_of(location);
-            let frames = debug
+            let frames = opened
+                .debug
                 .as_ref()
-                .and_then(|debug| dwarf_frames(debug, address, &symbols));
+                .and_then(|debug| dwarf_frames(debug, address, symbols));
             let frames = frames.or_else(|| {
-                let function = Some(symbols.name(address)?.into());
+                let function = Some(symbols.name(address, &extents)?.into());
                 Some(vec![SymbolFrame {
                     function,
                     file: None,
@@ -58,6 +53,96 @@ pub(super) fn symbolize(
             Some((location, frames))
         })
         .collect()
+}
+
+/// A file that names were looked up in, with its debug file.
+struct Opened {
+    bytes: Vec<u8>,
+    symbols: Symbols,
+    /// Where it has debug information that is sound.
+    debug: Option<Loader>,
+}
+
+/// Which file that was.
+#[derive(PartialEq)]
+struct Which {
+    path: PathBuf,
+    build_id: Vec<u8>,
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+    /// With its debug file.
+    bytes: u64,
+}
+
+/// Those used last, the latest one at the end: the profiles of many processes have the same libraries.
+static KEPT: Mutex<Vec<(Which, Arc<Mutex<Opened>>)>> = Mutex::new(Vec::new());
+/// Of all files in KEPT together, before what is compressed in them is expanded.
+const KEPT_BYTES: u64 = 64 << 20;
+
+impl Opened {
+    /// `None` if there is no such file, or it is not the one that ran.
+    fn at(path: &Path, build_id: &[u8]) -> Option<Arc<Mutex<Self>>> {
+        let metadata = std::fs::metadata(path).ok()?;
+        let debug = debug_file(build_id).and_then(|path| std::fs::metadata(path).ok());
+        let which = Which {
+            path: path.to_owned(),
+            build_id: build_id.to_owned(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            bytes: metadata.len() + debug.map_or(0, |debug| debug.len()),
+        };
+        if let Some(opened) = Self::kept(&which) {
+            return Some(opened);
+        }
+        let opened = Arc::new(Mutex::new(Self::read(path, build_id)?));
+        Self::keep(which, &opened);
+        Some(opened)
+    }
+
+    fn kept(which: &Which) -> Option<Arc<Mutex<Self>>> {
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = kept.iter().position(|(of, _)| of == which)?;
+        let used = kept.remove(index);
+        let opened = used.1.clone();
+        kept.push(used);
+        Some(opened)
+    }
+
+    fn keep(which: Which, opened: &Arc<Mutex<Self>>) {
+        if which.bytes > KEPT_BYTES {
+            return;
+        }
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that was replaced is of no use, and another thread may have kept this one meanwhile.
+        kept.retain(|(of, _)| of.path != which.path);
+        kept.push((which, opened.clone()));
+        while kept.iter().map(|(of, _)| of.bytes).sum::<u64>() > KEPT_BYTES {
+            kept.remove(0);
+        }
+    }
+
+    fn read(path: &Path, build_id: &[u8]) -> Option<Self> {
+        let bytes = read_elf(path)?;
+        let symbols = Symbols::of(&bytes, build_id)?;
+        // Finds the separate debug file by itself, and the one that dwz shares between several.
+        let debug = debug_file(build_id)
+            .filter(|_| symbols.has_sound_dwarf)
+            .and_then(|path| Loader::new(path).ok())
+            .or_else(|| symbols.has_sound_dwarf.then(|| Loader::new(path).ok())?);
+        Some(Self {
+            bytes,
+            symbols,
+            debug,
+        })
+    }
+
+    /// The extents of the functions that cover these addresses, by the unwind tables, in order. Stripped files have them, too.
+    fn extents(&self, addresses: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
+        let file = object::File::parse(&*self.bytes);
+        file.map_or_else(|_| Vec::new(), |file| extents(&file, addresses))
+    }
 }
 
 /// An address within the call: it lies before the return address.
@@ -152,8 +237,6 @@ fn read_elf(path: &Path) -> Option<Vec<u8>> {
 /// Functions with a known extent, by address.
 struct Symbols {
     by_address: Vec<Symbol>,
-    /// Where functions begin and end by the unwind tables, by address. Stripped files have these, too.
-    extents: Vec<(u64, u64)>,
     /// Whether it is a program of Nim.
     is_nim: bool,
     /// Whether debug information expands to no more than it may.
@@ -161,10 +244,9 @@ struct Symbols {
 }
 
 impl Symbols {
-    /// `None` if there is no such file, or it is not the one that ran.
-    fn read(path: &Path, build_id: &[u8], addresses: impl Iterator<Item = u64>) -> Option<Self> {
-        let bytes = read_elf(path)?;
-        let file = object::File::parse(&*bytes).ok()?;
+    /// `None` if it is not the file that ran.
+    fn of(bytes: &[u8], build_id: &[u8]) -> Option<Self> {
+        let file = object::File::parse(bytes).ok()?;
         if file.build_id().ok().flatten().unwrap_or(&[]) != build_id {
             return None;
         }
@@ -188,7 +270,6 @@ impl Symbols {
         Some(Self {
             is_nim,
             by_address: symbols,
-            extents: extents(&file, addresses),
             has_sound_dwarf,
         })
     }
@@ -200,16 +281,17 @@ impl Symbols {
         symbol.filter(|symbol| address < symbol.end)
     }
 
-    /// The function that covers `address`; never merely the nearest below. Without a symbol it is called after its start.
-    fn name(&self, address: u64) -> Option<String> {
+    /// The function that covers `address`; never merely the nearest below. Without a symbol it is called after its start, by the
+    /// extents of functions.
+    fn name(&self, address: u64, extents: &[(u64, u64)]) -> Option<String> {
         match self.covering(address) {
             Some(symbol) => {
                 let name = demangle::symbol(&symbol.name, self.is_nim);
                 Some(readable(name.as_bytes()).into_owned())
             }
             None => {
-                let after = self.extents.partition_point(|(start, _)| *start <= address);
-                let (start, end) = *self.extents.get(after.checked_sub(1)?)?;
+                let after = extents.partition_point(|(start, _)| *start <= address);
+                let (start, end) = *extents.get(after.checked_sub(1)?)?;
                 (address < end).then(|| nameless(start))
             }
         }
@@ -305,5 +387,30 @@ fn collect_plt(file: &object::File<'_>, symbols: &mut Vec<Symbol>) {
                 name: format!("[{name}]"),
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_replaced_is_read_again() {
+        let directory = std::env::temp_dir().join(format!("replaced-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let path = directory.join("module");
+        std::fs::copy("/bin/sh", &path).expect("a copy");
+        let file = std::fs::read(&path).expect("a file");
+        let build_id = object::File::parse(&*file).expect("an ELF file");
+        let build_id = build_id.build_id().expect("a note").unwrap_or(&[]);
+        let opened = || Opened::at(&path, build_id);
+        let first = opened().expect("the file that ran");
+        assert!(Arc::ptr_eq(&first, &opened().expect("the same")));
+        std::fs::write(&path, b"another one").expect("a file");
+        assert!(opened().is_none());
+        std::fs::write(&path, &file).expect("a file");
+        let again = opened().expect("the file that ran");
+        assert!(!Arc::ptr_eq(&first, &again));
+        std::fs::remove_dir_all(&directory).expect("a directory of ours");
     }
 }
