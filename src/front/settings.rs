@@ -119,8 +119,10 @@ unsafe fn settings_among(environment: *const *const c_char) -> &'static [*const 
 /// # Safety
 /// `entry` is a C string.
 unsafe fn is_setting(entry: *const c_char) -> bool {
+    // `c_char` has a sign on x86-64 and none on aarch64.
+    let entry = entry.cast::<u8>();
     // SAFETY: the bytes before `at` are not 0, since they are those of the prefix: so `at` is within the string or at its end.
-    let byte_at = |at| unsafe { *entry.add(at) }.cast_unsigned();
+    let byte_at = |at| unsafe { *entry.add(at) };
     (0..PREFIX.len()).all(|at| PREFIX.get(at) == Some(&byte_at(at)))
 }
 
