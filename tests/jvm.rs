@@ -354,6 +354,40 @@ fn a_bounded_cache_is_live_and_nothing_else_once_the_jvm_was_asked_to_collect() 
     java.end();
 }
 
+/// Threads of the JVM that wait for one another do so at safepoints: nothing of ours may stand between them, also at the exit. An
+/// answer comes after all deaths that the collection found, so that nothing but the cache is live.
+#[test]
+fn collections_on_request_and_an_exit_come_through_while_threads_allocate_and_reach_safepoints() {
+    const ROUNDS: usize = 3;
+    const REQUESTS: usize = 4;
+    const KNOWN: f64 = 20_000.0 * 1_016.0;
+    for jdk in compile::jdks() {
+        let compiled = compile::java_by(&jdk.join("bin/javac"), "CollectedUnderLoad.java");
+        let classes = compiled.directory().to_string_lossy();
+        let java = jdk.join("bin/java");
+        let java = java.to_str().expect("a path");
+        for collector in collectors() {
+            let collector = format!("-XX:+{collector}");
+            let program = ["-Xmx256m", "-cp", &classes, "CollectedUnderLoad"];
+            let java = [&[java, &collector], &program[..]].concat();
+            for _ in 0..ROUNDS {
+                let java = AtWork::start(Room::new(), &["--interval", "16K"], &java);
+                for _ in 0..REQUESTS {
+                    java.collect("java");
+                }
+                let (live, error) = java.survivors_of_request("java", "makeEntry");
+                assert!(
+                    (live - KNOWN).abs() < 5.0 * error,
+                    "{collector}: {live} ± {error}"
+                );
+                let (dropped, _) = java.survivors_of_request("java", "drop");
+                assert!(dropped < 0.05 * KNOWN, "{collector}: {dropped} not dead");
+                java.end();
+            }
+        }
+    }
+}
+
 /// What full collections have found alive of a cache's arrays, what none has looked at, and the standard error of each. `leaks` does
 /// not accuse the cache.
 fn split_of_cache(room: &Room, java: &[&str], program: &[&str]) -> [(f64, f64); 2] {

@@ -85,12 +85,24 @@ impl AtWork {
     /// What a function has allocated in a heap and was live when the collection on request was over, with the standard error.
     #[track_caller]
     pub fn survivors(&self, heap: &str, function: &str) -> (f64, f64) {
+        self.live_of(heap, function, "end")
+    }
+
+    /// The same of what it had allocated before the request.
+    #[track_caller]
+    pub fn survivors_of_request(&self, heap: &str, function: &str) -> (f64, f64) {
+        self.live_of(heap, function, "begin")
+    }
+
+    #[track_caller]
+    fn live_of(&self, heap: &str, function: &str, allocated_before: &str) -> (f64, f64) {
         let rows = self.query(&format!(
-            "WITH asked AS (SELECT max(end_ns) AS end FROM markers WHERE marker = 'collection on request') \
+            "WITH asked AS (SELECT max(begin_ns) AS begin, max(end_ns) AS end FROM markers \
+            WHERE marker = 'collection on request') \
             SELECT count(*) AS samples, coalesce(sum(bytes), 0) AS bytes, \
             coalesce(sum(bytes_variance), 0) AS variance \
             FROM samples JOIN functions USING (function_id) JOIN heaps USING (heap_id), asked \
-            WHERE function LIKE '%{function}' AND heap = '{heap}' AND time_ns < asked.end \
+            WHERE function LIKE '%{function}' AND heap = '{heap}' AND time_ns < asked.{allocated_before} \
             AND (freed_ns IS NULL OR freed_ns > asked.end)"
         ));
         let figure = |name: &str| rows[0][name].as_f64().expect("a figure");

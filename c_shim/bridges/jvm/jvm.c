@@ -1,8 +1,8 @@
 /* The JVM's heap as a heap of the hook ABI, by JVMTI (JDK 11 and later, JEP 331).
  *
  * The JVM samples by itself, by gaps whose mean is the interval that it is told; it calls back for each object that it has
- * drawn, once, however large. The object gets a tag, which stands for its address: when the collector finds it dead, the
- * JVM tells of the tag. Names are asked for at the first sample that needs them, as classes may be unloaded later.
+ * drawn, once, however large. The object gets a number, which stands for its address, and is watched until it dies
+ * (deaths.c). Names are asked for at the first sample that needs them, as classes may be unloaded later.
  *
  * JVMTI is a table of functions in an order that never changes; what is used of it is declared here. The JVM calls
  * Agent_OnLoad for `-agentpath:liballocsample.so`, which launch.c adds, and Agent_OnAttach for `jcmd PID
@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "jvm.h"
 #include "collections.h"
+#include "deaths.h"
 #include "kit/resume.h"
 #include "options.h"
 #include "stack.h"
@@ -44,10 +45,6 @@ static _Thread_local uint64_t interval_of_gap;
 static _Atomic(uint64_t) objects;
 static _Atomic(uint64_t) collections;
 static uint64_t gc_begin_ns;
-/* A collection is wanted; one that was is under way. */
-static _Atomic(bool) is_wanted;
-/* Since when one that was is under way; 0: none is. */
-static _Atomic(uint64_t) forced_since_ns;
 static _Thread_local bool thread_is_named;
 /* Each stack is held against the JVM's, and the profile tells how many differ. */
 static bool is_checking;
@@ -96,7 +93,21 @@ static uint64_t interval_of_sample(const allocsample_counters *asked)
     return drawn_at;
 }
 
+static void mark(const char *text)
+{
+    uint64_t now = hooks->now_ns();
+    hooks->marker(heap, text, now, now);
+}
+
 /* The JVM runs Java code. */
+static void begin_to_watch(environment jni)
+{
+    shim_mute();
+    if (!jvm_deaths_begin(hooks, heap, jvmti, jni))
+        mark("the JVM refused a thread that looks for dead objects: no object counts as live");
+    shim_unmute();
+}
+
 static void begin_to_walk(environment jni)
 {
     shim_mute();
@@ -110,6 +121,7 @@ static void on_vm_init(environment env, environment jni, void *thread)
 {
     (void)env;
     (void)thread;
+    begin_to_watch(jni);
     begin_to_walk(jni);
 }
 
@@ -151,12 +163,6 @@ static size_t ask_for_stack(environment jni, struct frame *found, allocsample_fr
     return (size_t)count;
 }
 
-static void mark(const char *text)
-{
-    uint64_t now = hooks->now_ns();
-    hooks->marker(heap, text, now, now);
-}
-
 /* Asks the JVM after our own walk, which found `count` of the `frames`. */
 static COLD size_t ask_after_walk(environment jni, enum jvm_walked walked, allocsample_frame *frames, size_t count)
 {
@@ -196,34 +202,9 @@ static void tell_of_stacks(void)
     mark(text);
 }
 
-/* ---- collections on request ---- */
-
-/* On any thread, also of the JVM's own and inside malloc. */
-static int32_t want_collection(void *user)
+static void on_sampled_object(environment env, environment jni, void *thread, void *object, void *class, int64_t size)
 {
-    (void)user;
-    atomic_store_explicit(&is_wanted, true, memory_order_relaxed);
-    return ALLOCSAMPLE_OK;
-}
-
-/* On a thread of Java's where Java code may run. */
-static COLD void collect(void)
-{
-    if (!atomic_exchange_explicit(&is_wanted, false, memory_order_relaxed))
-        return;
-    uint64_t before = atomic_load_explicit(&collections, memory_order_relaxed);
-    atomic_store_explicit(&forced_since_ns, hooks->now_ns(), memory_order_relaxed);
-    bool is_done = CALL(jvmti, FORCE_GARBAGE_COLLECTION, (environment), jvmti) == 0;
-    atomic_store_explicit(&forced_since_ns, 0, memory_order_relaxed);
-    /* Since JDK 16 a thread of the JVM's tells later which objects have died, or whoever touches this switch does so at once. */
-    CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, 1, FIRST_EVENT + OBJECT_FREE, NULL);
-    /* A JVM without a collector (Epsilon) says yes and does nothing. */
-    is_done = is_done && atomic_load_explicit(&collections, memory_order_relaxed) != before;
-    hooks->collected(heap, is_done ? ALLOCSAMPLE_OK : ALLOCSAMPLE_OFF);
-}
-
-static void tell_sampled_object(environment jni, void *thread, void *object, void *class, int64_t size)
-{
+    (void)env;
     allocsample_frame frames[DEPTH];
     allocsample_counters asked = {.size = sizeof asked};
     hooks->counters(heap, &asked);
@@ -241,30 +222,15 @@ static void tell_sampled_object(environment jni, void *thread, void *object, voi
     shim_unmute();
     if (!thread_is_named)
         name_thread(jni, thread);
-    /* Multiples of 128, each in a byte of its own of the filter that `freed` asks first. */
-    uint64_t tag = (atomic_fetch_add_explicit(&objects, 1, memory_order_relaxed) + 1) << 7;
-    if (hooks->sampled_at(heap, tag, (uint64_t)size, type, frames, count, interval) == ALLOCSAMPLE_NO_SAMPLE)
+    /* Each in a byte of its own of the filter that `freed` asks first. */
+    uint64_t address = (atomic_fetch_add_explicit(&objects, 1, memory_order_relaxed) + 1) * JVM_ADDRESS_STEP;
+    if (hooks->sampled_at(heap, address, (uint64_t)size, type, frames, count, interval) == ALLOCSAMPLE_NO_SAMPLE)
         return;
     shim_mute();
-    bool is_tagged = CALL(jvmti, SET_TAG, (environment, void *, int64_t), jvmti, object, (int64_t)tag) == 0;
+    bool is_watched = jvm_deaths_watch(jni, object, address);
     shim_unmute();
-    if (!is_tagged)
-        hooks->freed(heap, tag);
-}
-
-static void on_sampled_object(environment env, environment jni, void *thread, void *object, void *class, int64_t size)
-{
-    (void)env;
-    tell_sampled_object(jni, thread, object, class, size);
-    if (UNLIKELY(atomic_load_explicit(&is_wanted, memory_order_relaxed)))
-        collect();
-}
-
-/* Called in the collector, where no JVM function may be called. */
-static void on_object_free(environment env, int64_t tag)
-{
-    (void)env;
-    hooks->freed(heap, (uintptr_t)tag);
+    if (!is_watched)
+        hooks->freed(heap, address);
 }
 
 static void on_gc_start(environment env)
@@ -285,6 +251,7 @@ static void on_vm_death(environment env, environment jni)
         tell_of_stacks();
     shim_mute();
     jvm_name_places(jni);
+    jvm_deaths_at_exit(jni);
     shim_unmute();
 }
 
@@ -292,7 +259,7 @@ static void on_gc_finish(environment env)
 {
     (void)env;
     struct jvm_pause pause = jvm_collections_pause_ends();
-    uint64_t forced_ns = atomic_load_explicit(&forced_since_ns, memory_order_relaxed);
+    uint64_t forced_ns = jvm_deaths_requested_since();
     if (forced_ns != 0 && pause.kind != ALLOCSAMPLE_MAJOR)
         pause = (struct jvm_pause){ALLOCSAMPLE_MAJOR, forced_ns};
     uint64_t looked_until[] = {ALLOCSAMPLE_LOOKED_UNTIL, pause.since_ns};
@@ -306,6 +273,7 @@ static void on_gc_finish(environment env)
         .values = looked_until,
     };
     hooks->gc(heap, &gc);
+    jvm_deaths_collected(pause.kind);
 }
 
 /* ---- start ---- */
@@ -318,7 +286,7 @@ static bool register_heap(void)
         .name = "java",
         .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
         .walk = jvm_native_walk,
-        .collect = want_collection,
+        .collect = jvm_deaths_want_collection,
     };
     heap = hooks->heap_register(&description);
     return heap != NULL;
@@ -347,23 +315,16 @@ static void leave_sampler(void)
 
 static void switch_events(bool on)
 {
-    static const int events[] = {VM_INIT,  VM_DEATH,  THREAD_START, CLASS_LOAD,          CLASS_PREPARE,
-                                 GC_START, GC_FINISH, OBJECT_FREE,  SAMPLED_OBJECT_ALLOC};
-    static bool tells_frees;
-    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
-        /* Switched on once, and never off. To change it, the JVM waits for the thread that reports deaths, and blocks safepoints
-         * meanwhile. That thread may itself be waiting for a safepoint: a deadlock (seen with JDK 25). */
-        if (events[i] == OBJECT_FREE && tells_frees)
-            continue;
+    static const int events[] = {VM_INIT,       VM_DEATH, THREAD_START, CLASS_LOAD,
+                                 CLASS_PREPARE, GC_START, GC_FINISH,    SAMPLED_OBJECT_ALLOC};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         CALL(jvmti, SET_EVENT_NOTIFICATION_MODE, (environment, int, int, void *), jvmti, on, FIRST_EVENT + events[i], NULL);
-    }
-    tells_frees = true;
 }
 
 /* Once: what is made stays, as threads may be in a callback at any time. */
 static bool prepare(environment vm)
 {
-    static const unsigned wanted[] = {CAN_TAG, CAN_GET_SOURCE, CAN_GET_LINES, CAN_TELL_GC, CAN_TELL_FREE};
+    static const unsigned wanted[] = {CAN_GET_SOURCE, CAN_GET_LINES, CAN_TELL_GC};
     static void *const callbacks[EVENTS] = {
         [VM_INIT] = (void *)on_vm_init,
         [VM_DEATH] = (void *)on_vm_death,
@@ -372,7 +333,6 @@ static bool prepare(environment vm)
         [THREAD_START] = (void *)on_thread_start,
         [GC_START] = (void *)on_gc_start,
         [GC_FINISH] = (void *)on_gc_finish,
-        [OBJECT_FREE] = (void *)on_object_free,
         [SAMPLED_OBJECT_ALLOC] = (void *)on_sampled_object,
     };
     static bool is_prepared;
@@ -403,6 +363,8 @@ static bool listen(environment jni)
     if (!take_sampler())
         mark("another agent samples Java's objects: they are not shown");
     CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti, jvm_interval(interval_told));
+    if (jni != NULL)
+        begin_to_watch(jni);
     switch_events(true);
     if (jni != NULL)
         begin_to_walk(jni);
@@ -489,6 +451,7 @@ void jvm_detach(void)
         return;
     if (atomic_compare_exchange_strong(&state, &joined, JOINING)) {
         switch_events(false);
+        jvm_deaths_end();
         CALL(jvmti, SET_HEAP_SAMPLING_INTERVAL, (environment, int32_t), jvmti, INTERVAL_BEFORE_US);
         atomic_store_explicit(&interval_told, INTERVAL_BEFORE_US, memory_order_relaxed);
         leave_sampler();

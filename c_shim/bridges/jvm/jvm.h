@@ -12,6 +12,7 @@
 enum {
     SET_EVENT_NOTIFICATION_MODE = 1,
     GET_THREAD_INFO = 8,
+    RUN_AGENT_THREAD = 11,
     GET_CURRENT_THREAD = 17,
     DEALLOCATE = 46,
     GET_CLASS_SIGNATURE = 47,
@@ -22,7 +23,6 @@ enum {
     GET_LINE_NUMBER_TABLE = 69,
     GET_LOADED_CLASSES = 77,
     GET_STACK_TRACE = 103,
-    SET_TAG = 106,
     FORCE_GARBAGE_COLLECTION = 107,
     SET_EVENT_CALLBACKS = 121,
     ADD_CAPABILITIES = 141,
@@ -41,12 +41,11 @@ enum {
     CLASS_PREPARE = 6,
     GC_START = 31,
     GC_FINISH = 32,
-    OBJECT_FREE = 33,
     SAMPLED_OBJECT_ALLOC = 36,
     EVENTS = 37
 };
 /* Bits of jvmtiCapabilities. */
-enum { CAN_TAG = 0, CAN_GET_SOURCE = 11, CAN_GET_LINES = 12, CAN_TELL_GC = 31, CAN_TELL_FREE = 32, CAN_SAMPLE = 43 };
+enum { CAN_GET_SOURCE = 11, CAN_GET_LINES = 12, CAN_TELL_GC = 31, CAN_SAMPLE = 43 };
 
 typedef void *const *const *environment; /* a pointer to a pointer to the table */
 
