@@ -254,7 +254,9 @@ fn runtimes(profile: &Profile) -> BTreeMap<&'static str, Here> {
             && Runtime::of_file(path).is_some();
     };
     for module in &profile.inspected {
-        if let Some(runtime) = Runtime::named(&module.runtime) {
+        if let Some(runtime) = Runtime::named(&module.runtime)
+            && !allocates_by_malloc(profile, runtime)
+        {
             add(runtime, &module.version, &module.path);
         }
     }
@@ -267,6 +269,13 @@ fn runtimes(profile: &Profile) -> BTreeMap<&'static str, Here> {
         }
     }
     all
+}
+
+/// Whether the program was told to take all memory of this runtime from `malloc`.
+fn allocates_by_malloc(profile: &Profile, runtime: &Runtime) -> bool {
+    let mut arguments = profile.process.command_line.iter();
+    runtime.name == "D"
+        && arguments.any(|it| it.starts_with("--DRT-gcopt=") && it.contains("gc:manual"))
 }
 
 /// The program and all modules.
@@ -310,6 +319,18 @@ mod tests {
             allocator: String::new(),
         });
         profile
+    }
+
+    #[test]
+    fn what_is_told_to_allocate_by_malloc_is_not_missing() {
+        let mut profile = with("D", "");
+        assert_eq!(unseen(&profile), ["D"]);
+        let arguments = ["app", "--DRT-gcopt=profile:1 gc:manual"];
+        profile.process.command_line = arguments.map(str::to_owned).to_vec();
+        assert!(unseen(&profile).is_empty());
+        assert!(!is_any_missing(&profile));
+        profile.process.command_line.pop();
+        assert_eq!(unseen(&profile), ["D"]);
     }
 
     fn attached(mut profile: Profile) -> Profile {

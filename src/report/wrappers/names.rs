@@ -55,6 +55,18 @@ const KNOWN: &[&str] = &[
     "Perl_more_sv",
     "Perl_sv_upgrade",
     "Perl_newSV*",
+    // D, whose collector allocates by malloc on request.
+    "gc_malloc",
+    "gc_qalloc",
+    "gc_calloc",
+    "gc_realloc",
+    "_d_newclass",
+    "_d_newitem*",
+    "_d_newarray*",
+    "_d_arraysetlength*",
+    "_d_arrayappend*",
+    "core.memory.GC.*alloc",
+    "core.internal.gc.impl.manual.gc.ManualGC.*",
     // .NET.
     "System.String.FastAllocateString",
     "System.GC.AllocateNewArray*",

@@ -32,6 +32,7 @@ pub(super) fn demangle(mangled: &str, parameters: Parameters) -> Option<String> 
     if !mangled.starts_with("_D") || !mangled.is_ascii() {
         return None;
     }
+    let mangled = behind_thunk(mangled).unwrap_or(mangled);
     let mut parser = Parser {
         name: mangled.as_bytes(),
         at: 0,
@@ -42,6 +43,13 @@ pub(super) fn demangle(mangled: &str, parameters: Parameters) -> Option<String> 
     };
     parser.mangled_name()?;
     (parser.at == mangled.len()).then_some(parser.out)
+}
+
+/// The function that an interface's entry jumps to, as gdc names such entries: `_DTi16_D3app5Queue4pushMFiZv`.
+fn behind_thunk(mangled: &str) -> Option<&str> {
+    let distance = mangled.strip_prefix("_DT")?.trim_start_matches(['i', 'n']);
+    let name = distance.trim_start_matches(|c: char| c.is_ascii_digit());
+    (name.len() < distance.len() && name.starts_with("_D")).then_some(name)
 }
 
 struct Parser<'a> {

@@ -118,6 +118,19 @@ fn a_name_that_refers_to_itself_ends() {
     assert_eq!(shown(&format!("_D1aF{}iZv", "A".repeat(100_000))), None);
 }
 
+#[test]
+fn entries_of_interfaces_have_the_name_of_their_function() {
+    let name = "_D4core8internal2gc4impl6manualQp8ManualGC6mallocMFNbmkxC8TypeInfoZPv";
+    let method = Some("core.internal.gc.impl.manual.gc.ManualGC.malloc".to_owned());
+    assert_eq!(shown(name), method);
+    for thunk in ["_DTi16", "_DTn8"] {
+        assert_eq!(shown(&format!("{thunk}{name}")), method);
+    }
+    for none in ["_DTi16", "_DTi_D3app1fFZv", "_DTi163app1fFZv"] {
+        assert_eq!(shown(none), None, "{none}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_text_is_demangled_or_not(tail in "[A-Za-z0-9_]{0,200}") {
