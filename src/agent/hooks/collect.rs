@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use allocsample_record::{Fate, FateRecord, FreeRecord, LostReason, SampleId, ThreadId};
+use allocsample_record::{Fate, FateRecord, LostReason, SampleId};
 
 use crate::accounting::thread::ShimThread;
 use crate::agent::Agent;
@@ -12,6 +12,7 @@ use crate::os::clock;
 use crate::os::vector::Vector;
 use crate::publishing::Publisher;
 use crate::recording;
+use crate::shim::Caller;
 
 /// Mirror of `allocsample_pending`: a sample whose fate is not known.
 #[repr(C)]
@@ -135,16 +136,11 @@ impl Agent {
     }
 
     /// Records that the block at this address is about to be freed.
-    pub fn heap_freed(&self, thread: &ShimThread, heap: &Heap, address: u64) {
+    pub fn heap_freed(&self, thread: &ShimThread, heap: &Heap, address: u64, caller: &Caller) {
         let Some(id) = self.blocks.of(heap).take(address) else {
             return;
         };
-        let record = FreeRecord {
-            time_ns: clock::monotonic_ns(),
-            sample: SampleId(id),
-            thread: ThreadId(thread.number()),
-        };
-        self.publisher.push_or_wait(&record);
+        self.write_death(thread, id, caller);
         (self.setup.hooks().on_heap_freed)(address);
     }
 

@@ -234,12 +234,12 @@ fn blocks_of_a_heap_end_by_their_address() {
     // malloc's block at the same address is another one.
     let of_malloc = machine.trial.alloc(machine.thread, 0x500, 8).unwrap();
     let number = machine.trial.samples()[2].thread;
-    agent.heap_freed(machine.thread, machine.heap, 0x500);
-    agent.heap_freed(machine.thread, machine.heap, 0x500);
+    agent.heap_freed(machine.thread, machine.heap, 0x500, &Caller::UNKNOWN);
+    agent.heap_freed(machine.thread, machine.heap, 0x500, &Caller::UNKNOWN);
     agent.heap_moved(machine.heap, 0x600, 0x700);
-    agent.heap_freed(machine.thread, machine.heap, 0x600);
+    agent.heap_freed(machine.thread, machine.heap, 0x600, &Caller::UNKNOWN);
     assert_eq!(machine.trial.frees().len(), 1);
-    agent.heap_freed(machine.thread, machine.heap, 0x700);
+    agent.heap_freed(machine.thread, machine.heap, 0x700, &Caller::UNKNOWN);
     let lost = machine.trial.recording().ring.lost();
     machine.trial.free(machine.thread, 0x500);
     assert_eq!(
@@ -271,9 +271,9 @@ fn blocks_of_an_allocator_end_by_their_address_and_its_threads_stay_with_their_m
     let caller = Caller::UNKNOWN;
     let (id, _) = agent.alloc_outside(machine.thread, allocator, &blocks, block, 1, &caller);
     let id = id.unwrap().0;
-    agent.heap_freed(machine.thread, machine.heap, 0x500);
+    agent.heap_freed(machine.thread, machine.heap, 0x500, &Caller::UNKNOWN);
     assert_eq!(machine.trial.frees(), []);
-    agent.heap_freed(machine.thread, allocator, 0x500);
+    agent.heap_freed(machine.thread, allocator, 0x500, &Caller::UNKNOWN);
     let number = machine.thread.number();
     assert_eq!(machine.trial.frees(), [(id, number)]);
     assert_eq!(allocator.counters().exact_bytes, 24);

@@ -193,9 +193,10 @@ pub(super) unsafe extern "C" fn typed(heap: HeapHandle, id: u64, type_id: u32) -
 
 pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {
     let _errno = KeepErrno::save();
+    let caller = here();
     // SAFETY: the header's rules.
     if let Some(heap) = unsafe { heap_of(heap) } {
-        AGENT.heap_freed(this_thread(), heap, address);
+        AGENT.heap_freed(this_thread(), heap, address, &caller);
     }
 }
 
