@@ -274,7 +274,7 @@ fn tests_of(python: &str) -> Vec<&'static str> {
 #[test]
 fn cpythons_own_tests_pass_as_without() {
     let Some(python) = python_with_tests() else {
-        skip("no Python with its regression tests (Debian: libpython3-testsuite)");
+        skip("no Python with its regression tests (Debian: libpython3.11-testsuite)");
         return;
     };
     let regrtest = Run::of(python)

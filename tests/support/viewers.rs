@@ -34,7 +34,7 @@ pub fn seen(
     let major = version.and_then(|it| it.trim().strip_prefix('v')?.split('.').next()?.parse().ok());
     if major.is_none_or(|major: u32| major < 20) {
         skip(&format!(
-            "{script}: no Node.js of at least 20 (Debian: nodejs)"
+            "{script}: Node.js 20 or later is not installed (scripts/setup does it)"
         ));
         return None;
     }
