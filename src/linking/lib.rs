@@ -180,7 +180,10 @@ fn script(out: &Path, name: &str, files: &[&Path]) {
 }
 
 fn compile_missing_functions() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("since_2_17.c");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let source = directory.join("since_2_17.c");
+    // Of the checkout, in which the compiler is called, too.
+    let root = directory.ancestors().nth(2).unwrap_or(directory);
     println!("cargo:rerun-if-changed={}", source.display());
     cc::Build::new()
         .file(source)
@@ -190,6 +193,8 @@ fn compile_missing_functions() {
         .flag("-fvisibility=hidden")
         // As the shim, for the same reason.
         .flag("-fno-plt")
+        // The same bits from every directory: the debug information names it, and the build id depends on that.
+        .flag(format!("-ffile-prefix-map={}=allocsample", root.display()))
         .link_lib_modifier("+whole-archive")
         .compile("allocsample_since_2_17");
 }
