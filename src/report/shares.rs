@@ -5,6 +5,7 @@
 //! which objects of a virtual machine were sampled.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use allocsample_profile::{
     HeapId, HeapKind, MappedRanges, MemoryMap, MemoryMapping, Note, Profile, Sample, Weights,
@@ -13,7 +14,7 @@ use allocsample_profile::{
 use allocsample_sampling::Estimate;
 
 use crate::arenas::Arenas;
-use crate::ledger::{Held, lost_by_malloc};
+use crate::ledger::{Held, Ledger, lost_by_malloc};
 
 /// What the sampled heaps have of the resident anonymous memory in a mapping, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -187,7 +188,33 @@ struct Alive {
 }
 
 /// The share of every mapping of a reading, in their order.
+///
+/// After a collection the live objects may fill a small part of their heap. It is where it was when they filled more of it: at the
+/// reading with most memory.
 pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
+    let (shares, objects) = of_reading(profile, map, &[]);
+    let is_unplaced = matches!(objects, Objects::FillLittle);
+    let Some(peak) = Ledger::peak_reading(profile).filter(|_| is_unplaced) else {
+        return shares;
+    };
+    match of_reading(profile, peak, &[]) {
+        (_, Objects::Fill(heap)) => of_reading(profile, map, &heap).0,
+        _ => shares,
+    }
+}
+
+/// Where objects of virtual machines are whose addresses are not known.
+enum Objects {
+    /// There are none.
+    None,
+    /// They take a small part of the memory where they may be.
+    FillLittle,
+    /// Their heap.
+    Fill(Vec<Range<u64>>),
+}
+
+/// The shares of a reading, if objects whose addresses are not known have these ranges to themselves.
+fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<Share>, Objects) {
     // A malloc of the program's own may have the brk heap, too.
     let is_glibc = (profile.notes.iter())
         .any(|(note, module)| *note == Note::NextAllocator && module.contains("libc.so"))
@@ -301,11 +328,27 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
         }
     }
     let own_mappings = OwnMappings::of(profile, map);
+    for (index, mapping) in mappings.iter().enumerate() {
+        let is_of_heap = |it: &Range<u64>| it.start < end_of(mapping) && mapping.start < it.end;
+        if heap.iter().any(is_of_heap) {
+            own[index] = open[index];
+        }
+    }
     let [open_bytes, own_bytes]: [f64; 2] = [&open, &own].map(|it| it.iter().sum());
     // How much of the open memory objects take, apart from what is certainly the runtime's.
-    let open_share = match placeless >= LEAST_SHARE * open_bytes {
+    let is_filled = placeless >= LEAST_SHARE * open_bytes;
+    let open_share = match is_filled {
         true => 1.0,
         false => (placeless - own_bytes).max(0.0) / (open_bytes - own_bytes).max(1.0),
+    };
+    let objects = match is_filled {
+        _ if placeless <= 0.0 => Objects::None,
+        false => Objects::FillLittle,
+        true => {
+            let open =
+                (mappings.iter().zip(&open)).filter(|(it, open)| **open > 0.0 && !is_sum(it));
+            Objects::Fill(open.map(|(it, _)| it.start..end_of(it)).collect())
+        }
     };
     let of_objects: Vec<f64> = (open.iter().zip(&own))
         .map(|(open, own)| own + open_share * (open - own))
@@ -363,7 +406,7 @@ pub(crate) fn of(profile: &Profile, map: &MemoryMap) -> Vec<Share> {
         }
         shares.push(share);
     }
-    shares
+    (shares, objects)
 }
 
 /// What allocators beside malloc have mapped themselves: calls of the files that contain them, in whose memory they had a block at some

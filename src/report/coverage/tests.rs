@@ -480,6 +480,40 @@ fn arenas_that_are_nearly_empty_are_pythons() {
     }
 }
 
+/// A collection frees most of what a heap had at the reading before, and the heap is where it was.
+#[test]
+fn the_heap_of_objects_without_addresses_stays_theirs_after_a_collection() {
+    let mut profile = with_python(150);
+    for heap in profile.vm.heaps.values_mut() {
+        heap.name = "java".to_owned();
+    }
+    let mut garbage = profile.samples.at(0);
+    garbage.address = 1 << 62;
+    garbage.freed_ns = std::num::NonZeroU64::new(7);
+    profile.samples.set(0, garbage);
+    profile.samples.push(Sample {
+        address: 1 << 61,
+        size: 10 * MIB,
+        freed_ns: None,
+        ..garbage
+    });
+    let mut later = profile.memory[0].clone();
+    later.totals.time_ns = 9;
+    later.totals.resident_bytes -= 80 * MIB;
+    later.mappings[1].anonymous_bytes -= 80 * MIB;
+    profile.memory.push(later);
+    let mib_of_last = |profile: &Profile, account| {
+        let ledger = Ledger::of(profile, profile.memory.last().expect("a reading"));
+        (ledger.of_account(account) / MIB as f64).round()
+    };
+    assert_eq!(mib_of_last(&profile, Account::Objects), 10.0);
+    assert_eq!(mib_of_last(&profile, Account::ObjectsHeld), 195.0);
+    // Without the reading before, most of it may be anybody's.
+    profile.memory.remove(0);
+    assert_eq!(mib_of_last(&profile, Account::Objects), 10.0);
+    assert_eq!(mib_of_last(&profile, Account::ObjectsHeld), 0.0);
+}
+
 /// There mimalloc has objects and nothing else.
 #[test]
 fn the_mapping_of_a_sample_is_pythons_where_there_is_no_lock_of_the_interpreter() {
