@@ -55,6 +55,14 @@ const KNOWN: &[&str] = &[
     "Perl_more_sv",
     "Perl_sv_upgrade",
     "Perl_newSV*",
+    // OCaml's runtime.
+    "caml_stat_alloc*",
+    "caml_stat_calloc*",
+    "caml_stat_resize*",
+    "caml_stat_strdup*",
+    "caml_stat_memdup*",
+    // H2O.
+    "water.MemoryManager.malloc*",
     // D, whose collector allocates by malloc on request.
     "gc_malloc",
     "gc_qalloc",

@@ -122,7 +122,13 @@ fn names_fit_patterns() {
     assert!(fits("a*b*c", "abc") && fits("a*b*c", "axxbxc") && fits("*b*", "abc"));
     assert!(!fits("a*b*c", "acb") && !fits("a*b*b", "ab") && !fits("*b*", "ac"));
     assert!(fits("a*b*c*d", "abcbcd") && !fits("a*c*b*d", "abcd"));
-    for name in ["PyDataMem_UserNEW", "QTypedArrayData<char>::allocate(long)"] {
+    for name in [
+        "PyDataMem_UserNEW",
+        "QTypedArrayData<char>::allocate(long)",
+        "caml_stat_alloc_noexc",
+        "core.internal.gc.impl.manual.gc.ManualGC.malloc",
+        "water.MemoryManager.malloc1",
+    ] {
         assert!(is_known(name), "{name}");
     }
     assert!(is_hinted("my_pool_Alloc") && !is_hinted("make_node"));
