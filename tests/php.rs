@@ -411,3 +411,33 @@ fn a_running_program_is_joined_by_attach() {
     }
     assert_eq!(running.end(0).1.code(), Some(0));
 }
+
+/// Whatever comes first of what a detach does: the blocks and their frees end at the same moment.
+#[test]
+fn a_detach_while_blocks_are_replaced_leaves_them_live() {
+    if !has_php() {
+        return;
+    }
+    let mut command = Command::new("php");
+    command.arg(bridge::program("attached.php"));
+    let mut running = Attached::start_in(Room::new(), command);
+    running.attach(&["--interval", "4K"]);
+    // More than it finishes before it is killed.
+    running.tell("1000000000");
+    let samples = |status: &str| -> Option<u64> {
+        let line = status.lines().find(|line| line.starts_with("samples"))?;
+        line.split_whitespace()
+            .nth(1)?
+            .trim_end_matches(',')
+            .parse()
+            .ok()
+    };
+    while samples(&running.done(&["ctl", &running.pid(), "status"])).is_none_or(|it| it < 500) {}
+    let site = running.detach().site("Worker::grow");
+    // A thousand strings, which str_repeat asks 156.5 bytes for on average: 38 samples.
+    assert!(
+        (80_000.0..300_000.0).contains(&site.live_bytes),
+        "{}",
+        site.live_bytes
+    );
+}

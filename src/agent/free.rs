@@ -73,12 +73,17 @@ impl Agent {
         (taken >> ID_BITS << ID_BITS == self.epoch_bits()).then_some(id)
     }
 
+    /// Finished: nobody reads it any more, and the program may have forbidden itself even the time. Off: a detach has begun, and no
+    /// block is sampled since. Blocks that are replaced all the time would be missing from what is live, if frees went on.
+    pub(crate) fn frees_are_over(&self) -> bool {
+        matches!(self.switch.get(), Switch::Finished | Switch::Off)
+    }
+
     /// Records the free of a sampled block. Any thread, also in a signal handler; waits for space only outside of slow paths.
     pub fn on_free(&self, thread: &ShimThread, taken: u64, caller: &Caller) {
         make_room();
         self.notice_fork_on(thread);
-        if self.switch.get() == Switch::Finished {
-            // Nobody reads it any more, and the program may have forbidden itself even the time.
+        if self.frees_are_over() {
             return;
         }
         let is_within = self.is_in_slow_path(thread, caller);

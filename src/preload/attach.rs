@@ -240,11 +240,13 @@ fn detach(text: &mut Text) -> Answer {
     if !is_late() {
         return Answer::Preloaded;
     }
-    // SAFETY: only this thread attaches or detaches.
-    unsafe { bridges_detach() };
     let mut pass = Pass::default();
-    // SAFETY: as above.
+    // SAFETY: only this thread attaches or detaches.
     unsafe { shim_restore(&raw mut pass) };
+    // As late as can be: a heap that takes no more samples still records frees until the agent is off, and a program that replaces
+    // its blocks quickly would have none left in the profile.
+    // SAFETY: as above.
+    unsafe { bridges_detach() };
     match AGENT.detach(this_thread()) {
         Some(path) => {
             text.push(path.as_bytes());

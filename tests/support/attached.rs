@@ -121,10 +121,15 @@ impl Attached {
 
     /// Has it do something, and returns its answer.
     pub fn ask(&mut self, line: &str) -> String {
-        writeln!(self.input, "{line}").expect("the program listens");
+        self.tell(line);
         let answer = self.answer();
         assert!(!answer.is_empty(), "it has ended at: {line}");
         answer
+    }
+
+    /// Has it do something, and does not wait.
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("the program listens");
     }
 
     /// Sends it SIGUSR2.

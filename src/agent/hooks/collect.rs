@@ -140,6 +140,9 @@ impl Agent {
         let Some(id) = self.blocks.of(heap).take(address) else {
             return;
         };
+        if self.frees_are_over() {
+            return;
+        }
         self.write_death(thread, id, caller);
         (self.setup.hooks().on_heap_freed)(address);
     }
