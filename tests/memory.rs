@@ -311,7 +311,7 @@ fn what_was_mapped_before_the_recording_has_its_owner() {
         assert!(of("unexplained") < 0.5, "{what}: {accounts:#?}");
         let rows = ledger["peak"]["rows"].as_array().expect("rows");
         let row = rows.iter().find(|row| row["account"] == "mapped");
-        assert_eq!(row.expect("a row")["name"], "mapped by program");
+        assert_eq!(row.expect("a row")["name"], "mapped by program (malloc)");
         // It names what it looks for in other files, and is no allocator for that.
         let names = rows.iter().filter_map(|row| row["name"].as_str());
         let own: Vec<&str> = names.filter(|it| it.contains("liballocsample")).collect();
