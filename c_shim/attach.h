@@ -34,7 +34,7 @@ HIDDEN void shim_redirect(struct shim_pass *pass);
 /* Puts the next functions back. Blocks that we counted are freed by the next allocator, which they came from. */
 HIDDEN void shim_restore(struct shim_pass *pass);
 /* Has our functions besides malloc's kin redirected. */
-HIDDEN void shim_name_extensions(void);
+HIDDEN void shim_enable_extensions(void);
 /* Redirects them now, and in objects that are loaded later, if malloc's object has them. In the constructor. */
 HIDDEN void shim_redirect_extensions(void);
 /* dlopen and dlsym of a process whose calls are redirected. */

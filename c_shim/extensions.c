@@ -1,9 +1,9 @@
-/* Functions of an allocator besides malloc and its kin, for the same blocks: jemalloc's mallocx and others, which BIND and Varnish call.
+/* Functions that only some allocators have, for the same blocks as malloc: jemalloc's mallocx and its kin, which BIND and Varnish call.
  *
- * A program that has a weak reference to such a function takes it for a sign of jemalloc. So they are not exported, and calls of them
- * are redirected as in a process that is attached to, wherever malloc leads to an object that has them.
+ * Programs test for jemalloc by weak references to these functions, so we must not export them. Instead their slots are changed, as in
+ * a process that is attached to, where the object that malloc leads to defines them.
  *
- * xallocx, which changes a block in place, is not among them: its block keeps the size that it had. */
+ * xallocx, which changes a block in place, is not among them: in the profile its block keeps the size that it had. */
 #define _GNU_SOURCE
 #include "attach.h"
 
@@ -84,7 +84,7 @@ static void own_sdallocx(void *block, size_t size, int flags)
 
 /* ---- their places ---- */
 
-void shim_name_extensions(void)
+void shim_enable_extensions(void)
 {
 #define EXTENSION(NAME) shim_functions[SHIM_ROW_##NAME].own = (void *)(uintptr_t)own_##NAME;
 #define INTERPOSED(GROUP, NAME)
@@ -113,7 +113,7 @@ void shim_redirect_extensions(void)
     }
     if (!is_any)
         return;
-    shim_name_extensions();
+    shim_enable_extensions();
     /* Objects that are loaded later call them, too. */
     shim_functions[SHIM_ROW_dlopen].own = shim_attached_dlopen;
     shim_functions[SHIM_ROW_dlsym].own = shim_attached_dlsym;

@@ -276,7 +276,7 @@ fn last_count(name: &str, flags: &[String]) -> serde_json::Value {
 #[test]
 fn an_allocators_own_count_stands_beside_the_estimate() {
     for (name, flags) in &allocators() {
-        // Who does not answer within half a second, as on a busy machine, is not asked at the end.
+        // An allocator that once took more than half a second to answer, as it may on a busy machine, is not asked again.
         const TRIES: usize = 5;
         let resident = |count: &serde_json::Value| count["resident_bytes"].as_u64();
         let at_the_end = |count: &serde_json::Value| resident(count) >= Some(27_197_440);

@@ -73,8 +73,8 @@ impl Agent {
         (taken >> ID_BITS << ID_BITS == self.epoch_bits()).then_some(id)
     }
 
-    /// Finished: nobody reads it any more, and the program may have forbidden itself even the time. Off: a detach has begun, and no
-    /// block is sampled since. Blocks that are replaced all the time would be missing from what is live, if frees went on.
+    /// Whether frees are no longer recorded. Finished: nobody reads them, and the program may have forbidden itself even the clock.
+    /// Off: a detach has begun, and nothing is sampled any more. If frees were, blocks that a program replaces would end up missing.
     pub(crate) fn frees_are_over(&self) -> bool {
         matches!(self.switch.get(), Switch::Finished | Switch::Off)
     }

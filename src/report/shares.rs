@@ -173,8 +173,8 @@ fn end_of(mapping: &MemoryMapping) -> u64 {
     mapping.start.saturating_add(mapping.bytes)
 }
 
-/// A heap keeps what it has freed; a mapping that its live objects fill to a smaller share may hold anything else, unless it is known who
-/// has mapped it.
+/// A heap keeps memory that it has freed. But a mapping with a smaller share of live objects may belong to something else, unless the
+/// call that mapped it is known.
 const LEAST_SHARE: f64 = 0.3;
 
 /// What is alive in a mapping, by what the samples stand for.

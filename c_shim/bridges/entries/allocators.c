@@ -83,9 +83,9 @@ static const struct entry_row gperftools[] = {
     {"tc_deletearray_sized_aligned", ENTRY_FREES, "bsa"},
 };
 
-/* C++'s operators and `malloc` are other names of these, too. Those with a hint of how often a block is used are not, and programs call
- * them by name. A restartable sequence (rseq) is never moved: before its first instruction there is one that loads the address of its
- * description and one that stores it, and the jump replaces the first of them at most. */
+/* C++'s operators and `malloc` are other names of these, too, except for the operators with a hot/cold hint, which are functions of their
+ * own. No restartable sequence (rseq) is ever moved: two instructions precede it, which load and store the address of its descriptor,
+ * and the jump replaces the first of them at most. */
 static const struct entry_row google[] = {
     {"TCMallocInternalMalloc", ENTRY_ALLOCATES, "s"},
     {"TCMallocInternalCalloc", ENTRY_ALLOCATES, "ns"},

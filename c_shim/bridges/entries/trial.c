@@ -137,7 +137,7 @@ static bool passes(struct redirected *of, const struct entry *entry, size_t size
     if (kind == ENTRY_FREES || kind == ENTRY_RESIZES || kind == ENTRY_IN_PLACE) {
         const struct entry *maker = maker_for(of, entry);
         if (maker == NULL)
-            return true; /* and the other way round */
+            return true; /* a program that cannot allocate so does not free so */
         block = try_call(of, maker, 0, 320);
         if (!is_counted_once(block, 320))
             return false;

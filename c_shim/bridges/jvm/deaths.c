@@ -42,8 +42,8 @@ struct list {
     size_t count, room;
 };
 #define LEAST_ROOM 4096
-/* An object that was found alive so often is old: it is looked at after full collections, and after every OLD_EVERYth of any kind,
- * as not all full collections are recognised. */
+/* An object that was found alive this many times is old. Old objects are checked only after full collections and after every
+ * OLD_EVERY collections, since some full collections are not recognised as such. */
 #define OLD_AGE 4
 #define OLD_EVERY 16
 
@@ -237,7 +237,7 @@ static void work(environment jni)
         scan(jni, atomic_exchange_explicit(&is_fully_collected, false, memory_order_relaxed));
 }
 
-/* True: the thread has ended, for everybody else. Who starts it anew waits until all objects of before are forgotten. */
+/* Whether the thread must end. Another one can be started once this has forgotten all objects. */
 static bool has_ended(environment jni)
 {
     uint32_t state = atomic_load_explicit(&thread_state, memory_order_relaxed);

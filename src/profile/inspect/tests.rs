@@ -282,6 +282,12 @@ fn allocators_are_found_by_symbols_or_where_those_are_stripped_by_their_messages
             "jemalloc and mimalloc",
         ),
         (&["tc_malloc"], b"", "tcmalloc"),
+        (&["TCMallocInternalMalloc"], b"", "tcmalloc"),
+        (
+            &[],
+            b"MALLOC:   %12u (%7.1f MiB) Bytes in use by application\n\0",
+            "tcmalloc",
+        ),
         (&[], b"PartitionAlloc.Partitions.Layout\0", "PartitionAlloc"),
     ] {
         let expected = ["", "", allocator].map(str::to_owned);

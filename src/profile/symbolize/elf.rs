@@ -2,15 +2,15 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use addr2line::Loader;
 use addr2line::gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindSection};
 use allocsample_record::{Location, SymbolFrame, readable};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
+use super::opened::Opened;
 use super::{demangle, nameless};
 use crate::model::Module;
 
@@ -53,96 +53,6 @@ pub(super) fn symbolize(
             Some((location, frames))
         })
         .collect()
-}
-
-/// A file that names were looked up in, with its debug file.
-struct Opened {
-    bytes: Vec<u8>,
-    symbols: Symbols,
-    /// Where it has debug information that is sound.
-    debug: Option<Loader>,
-}
-
-/// Which file that was.
-#[derive(PartialEq)]
-struct Which {
-    path: PathBuf,
-    build_id: Vec<u8>,
-    device: u64,
-    inode: u64,
-    modified: (i64, i64),
-    /// With its debug file.
-    bytes: u64,
-}
-
-/// Those used last, the latest one at the end: the profiles of many processes have the same libraries.
-static KEPT: Mutex<Vec<(Which, Arc<Mutex<Opened>>)>> = Mutex::new(Vec::new());
-/// Of all files in KEPT together, before what is compressed in them is expanded.
-const KEPT_BYTES: u64 = 64 << 20;
-
-impl Opened {
-    /// `None` if there is no such file, or it is not the one that ran.
-    fn at(path: &Path, build_id: &[u8]) -> Option<Arc<Mutex<Self>>> {
-        let metadata = std::fs::metadata(path).ok()?;
-        let debug = debug_file(build_id).and_then(|path| std::fs::metadata(path).ok());
-        let which = Which {
-            path: path.to_owned(),
-            build_id: build_id.to_owned(),
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            bytes: metadata.len() + debug.map_or(0, |debug| debug.len()),
-        };
-        if let Some(opened) = Self::kept(&which) {
-            return Some(opened);
-        }
-        let opened = Arc::new(Mutex::new(Self::read(path, build_id)?));
-        Self::keep(which, &opened);
-        Some(opened)
-    }
-
-    fn kept(which: &Which) -> Option<Arc<Mutex<Self>>> {
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = kept.iter().position(|(of, _)| of == which)?;
-        let used = kept.remove(index);
-        let opened = used.1.clone();
-        kept.push(used);
-        Some(opened)
-    }
-
-    fn keep(which: Which, opened: &Arc<Mutex<Self>>) {
-        if which.bytes > KEPT_BYTES {
-            return;
-        }
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that was replaced is of no use, and another thread may have kept this one meanwhile.
-        kept.retain(|(of, _)| of.path != which.path);
-        kept.push((which, opened.clone()));
-        while kept.iter().map(|(of, _)| of.bytes).sum::<u64>() > KEPT_BYTES {
-            kept.remove(0);
-        }
-    }
-
-    fn read(path: &Path, build_id: &[u8]) -> Option<Self> {
-        let bytes = read_elf(path)?;
-        let symbols = Symbols::of(&bytes, build_id)?;
-        // Finds the separate debug file by itself, and the one that dwz shares between several.
-        let debug = debug_file(build_id)
-            .filter(|_| symbols.has_sound_dwarf)
-            .and_then(|path| Loader::new(path).ok())
-            .or_else(|| symbols.has_sound_dwarf.then(|| Loader::new(path).ok())?);
-        Some(Self {
-            bytes,
-            symbols,
-            debug,
-        })
-    }
-
-    /// The extents of the functions that cover these addresses, by the unwind tables, in order. Stripped files have them, too.
-    fn extents(&self, addresses: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
-        let file = object::File::parse(&*self.bytes);
-        file.map_or_else(|_| Vec::new(), |file| extents(&file, addresses))
-    }
 }
 
 /// An address within the call: it lies before the return address.
@@ -195,7 +105,7 @@ fn dwarf_frames(debug: &Loader, address: u64, symbols: &Symbols) -> Option<Vec<S
 }
 
 /// Where distributions put the debug file of a build id.
-fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
+pub(super) fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = build_id.split_first()?;
     let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
     let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
@@ -215,7 +125,7 @@ const MOST_INLINED: usize = 256;
 const LARGEST_FILE: u64 = 4 << 30;
 
 /// All of an ELF file. A profile may name any file as a module: a pipe, which nobody writes to, or a device without end.
-fn read_elf(path: &Path) -> Option<Vec<u8>> {
+pub(super) fn read_elf(path: &Path) -> Option<Vec<u8>> {
     const MAGIC: &[u8] = b"\x7fELF";
     let metadata = std::fs::metadata(path).ok()?;
     if !metadata.is_file() || metadata.len() > LARGEST_FILE {
@@ -235,17 +145,17 @@ fn read_elf(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// Functions with a known extent, by address.
-struct Symbols {
+pub(super) struct Symbols {
     by_address: Vec<Symbol>,
     /// Whether it is a program of Nim.
     is_nim: bool,
     /// Whether debug information expands to no more than it may.
-    has_sound_dwarf: bool,
+    pub(super) has_sound_dwarf: bool,
 }
 
 impl Symbols {
     /// `None` if it is not the file that ran.
-    fn of(bytes: &[u8], build_id: &[u8]) -> Option<Self> {
+    pub(super) fn of(bytes: &[u8], build_id: &[u8]) -> Option<Self> {
         let file = object::File::parse(bytes).ok()?;
         if file.build_id().ok().flatten().unwrap_or(&[]) != build_id {
             return None;
@@ -299,7 +209,10 @@ impl Symbols {
 }
 
 /// The extents of the functions that cover these addresses, by the unwind tables, in order.
-fn extents(file: &object::File<'_>, addresses: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
+pub(super) fn extents(
+    file: &object::File<'_>,
+    addresses: impl Iterator<Item = u64>,
+) -> Vec<(u64, u64)> {
     let section = |name| {
         let section = file.section_by_name(name)?;
         Some((section.address(), section.data().ok()?))
@@ -387,30 +300,5 @@ fn collect_plt(file: &object::File<'_>, symbols: &mut Vec<Symbol>) {
                 name: format!("[{name}]"),
             });
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_that_was_replaced_is_read_again() {
-        let directory = std::env::temp_dir().join(format!("replaced-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let path = directory.join("module");
-        std::fs::copy("/bin/sh", &path).expect("a copy");
-        let file = std::fs::read(&path).expect("a file");
-        let build_id = object::File::parse(&*file).expect("an ELF file");
-        let build_id = build_id.build_id().expect("a note").unwrap_or(&[]);
-        let opened = || Opened::at(&path, build_id);
-        let first = opened().expect("the file that ran");
-        assert!(Arc::ptr_eq(&first, &opened().expect("the same")));
-        std::fs::write(&path, b"another one").expect("a file");
-        assert!(opened().is_none());
-        std::fs::write(&path, &file).expect("a file");
-        let again = opened().expect("the file that ran");
-        assert!(!Arc::ptr_eq(&first, &again));
-        std::fs::remove_dir_all(&directory).expect("a directory of ours");
     }
 }

@@ -10,6 +10,7 @@ mod generations;
 mod jit;
 mod jitdump;
 mod maps;
+mod opened;
 mod perf_map;
 
 use std::collections::{BTreeMap, BTreeSet};
