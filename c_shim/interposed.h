@@ -32,6 +32,7 @@ enum shim_group {
     SHIM_NEW,
     SHIM_DELETE,
     SHIM_EXTENSION,
+    SHIM_MAPPING,
     SHIM_PROCESS,
     SHIM_START,
     SHIM_ENTRY,

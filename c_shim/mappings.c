@@ -1,12 +1,13 @@
-/* mmap and its kin: what maps memory past malloc.
+/* mmap and its kin: memory that is mapped past malloc, made usable, and given back.
  *
- * Each entry calls the next function and tells the agent what is mapped now; before memory is unmapped, since another thread may
+ * Each entry calls the next function and then reports the change to the agent; munmap reports it first, since another thread may
  * be given the same addresses at once. libc's own calls (malloc's arenas and large blocks, the loader's files) do not come here:
  * their owners are known. A program that has the system call's instruction in its own code is not seen; what it maps is found
  * in the list of mappings, without a stack. */
 #define _GNU_SOURCE
 #include "attach.h"
 #include "confinement.h"
+#include "reserved.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -107,8 +108,14 @@ static void tell(const void *caller, enum shim_change change, const void *start,
         .protection = (uint32_t)protection,
         .flags = (uint32_t)flags,
     };
-    if (mapping.change == SHIM_UNMAP)
+    if (mapping.change == SHIM_UNMAP) {
         forget(mapping.start, mapping.bytes);
+        shim_reserved_unmap(mapping.start, mapping.bytes);
+    } else if (change == SHIM_MAP) {
+        shim_reserved_map(mapping.start, mapping.bytes, protection, flags);
+    } else if (change == SHIM_REMAP) {
+        shim_reserved_map(mapping.start, mapping.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+    }
     const struct shim_slow_path *agent = shim_agent();
     if (agent != NULL) {
         int saved_errno = errno;
@@ -154,12 +161,48 @@ static void tell_pages(const void *start, size_t bytes, const void *moved_to)
     }
 }
 
-/* Not of MADV_FREE: the pages are still resident, and may be used again without a fault. */
+/* After MADV_FREE the pages are still resident, and may be used again without a fault: samples of pages stay. */
 EXPORT int madvise(void *address, size_t bytes, int advice)
 {
     int result = NEXT(madvise)(address, bytes, advice);
-    if (UNLIKELY(advice == MADV_DONTNEED || advice == MADV_REMOVE) && result == 0)
-        tell_pages(address, whole_pages(bytes), NULL);
+    bool discards = advice == MADV_DONTNEED || advice == MADV_REMOVE;
+    if (UNLIKELY(discards || advice == MADV_FREE) && result == 0) {
+        if (discards)
+            tell_pages(address, whole_pages(bytes), NULL);
+        if (!is_ours(CALLER))
+            tell(CALLER, SHIM_DISCARD, address, whole_pages(bytes), 0, advice);
+    }
+    return result;
+}
+
+/* ---- reserved memory ---- */
+
+struct protecting {
+    const void *caller;
+    enum shim_change change;
+    int protection;
+};
+
+static void tell_run(void *context, uintptr_t start, size_t bytes)
+{
+    const struct protecting *it = context;
+    tell(it->caller, it->change, (const void *)start, bytes, it->protection, MAP_PRIVATE | MAP_ANONYMOUS);
+}
+
+/* pkey_mprotect, which V8 calls for its code where the processor has keys, is not here: that code belongs to the call that mapped
+ * it. */
+EXPORT int mprotect(void *address, size_t bytes, int protection)
+{
+    int result = NEXT(mprotect)(address, bytes, protection);
+    if (result != 0 || is_ours(CALLER))
+        return result;
+    int saved_errno = errno;
+    struct protecting it = {CALLER, (protection & PROT_WRITE) != 0 ? SHIM_COMMIT : SHIM_UNCOMMIT, protection};
+    if (it.change == SHIM_COMMIT)
+        shim_reserved_commit((uintptr_t)address, whole_pages(bytes), tell_run, &it);
+    else if (protection == PROT_NONE)
+        shim_reserved_uncommit((uintptr_t)address, whole_pages(bytes), tell_run, &it);
+    errno = saved_errno;
     return result;
 }
 
@@ -216,6 +259,21 @@ EXPORT void *__sbrk(intptr_t increment)
     void *before = NEXT(__sbrk)(increment);
     tell_break(CALLER, before, increment);
     return before;
+}
+
+/* Where the data segment ends, -1 if that is not to be had. */
+static char *present_break(void)
+{
+    return NEXT(sbrk)(0);
+}
+
+EXPORT int brk(void *end)
+{
+    char *before = present_break();
+    int result = NEXT(brk)(end);
+    if (result == 0)
+        tell_break(CALLER, before, (char *)end - before);
+    return result;
 }
 
 EXPORT void *shmat(int segment, const void *address, int flags)

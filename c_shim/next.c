@@ -255,12 +255,18 @@ struct shim_function shim_functions[SHIM_ROWS] = {
 #include "interposed.def"
 };
 
-void shim_find_functions(void)
+static void find_functions(enum shim_group group)
 {
     for (struct shim_function *function = shim_functions; function < shim_functions + SHIM_ROWS; function++) {
-        if (function->group == SHIM_PROCESS || function->group == SHIM_START)
+        if (function->group == group)
             shim_next_function(function);
     }
+}
+
+void shim_find_functions(void)
+{
+    find_functions(SHIM_PROCESS);
+    find_functions(SHIM_START);
     shim_forget_failed_lookups();
 }
 
@@ -358,6 +364,10 @@ static bool is_of_musl(const void *malloc_address)
 void shim_find_next(void)
 {
     finding++;
+    /* Before anything can be missing: dlsym frees the text of its last failure while it still refers to it. A malloc of the program's
+     * own that calls madvise or mprotect for the first time in that free, under a lock of its own, would come to dlsym and to the
+     * same free again. */
+    find_functions(SHIM_MAPPING);
     struct shim_next found;
     void *malloc_address = shim_find_symbol("malloc");
     if (malloc_address == NULL)

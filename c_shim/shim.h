@@ -67,7 +67,7 @@ _Static_assert(sizeof(struct shim_mapping) == 32, "src/agent/shim.rs mirrors thi
 
 /* Numbers of record::MappingChange. */
 enum shim_change { SHIM_MAP = 1, SHIM_REMAP = 2, SHIM_BREAK = 3, SHIM_ATTACH = 4, SHIM_THREAD = 5, SHIM_UNMAP = 6,
-                   SHIM_OWN = 7, SHIM_OWN_THREAD = 8 };
+                   SHIM_OWN = 7, SHIM_OWN_THREAD = 8, SHIM_COMMIT = 9, SHIM_UNCOMMIT = 10, SHIM_DISCARD = 11 };
 
 /* How the process leaves; numbers of record::ExitHow. */
 enum shim_exit { SHIM_EXIT = 0, SHIM_IMMEDIATE_EXIT = 1, SHIM_QUICK_EXIT = 2, SHIM_ABORT = 3, SHIM_EXEC = 4,
@@ -91,7 +91,7 @@ struct shim_slow_path {
     void (*put_back)(const void *block, uint64_t taken);
     /* Called when a block is freed while the counter has borrowed, so that no allocation would borrow any more. */
     void (*on_borrowed)(struct shim_thread *, const struct shim_caller *);
-    /* mmap or one of its kin was called. After a call that maps, before one that unmaps. */
+    /* mmap or one of its kin was called. Before a call that unmaps, after any other. */
     void (*on_mapping)(struct shim_thread *, const struct shim_mapping *);
     /* Returns the argument for after_fork. */
     int (*before_fork)(struct shim_thread *);

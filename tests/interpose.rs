@@ -208,6 +208,14 @@ fn a_program_with_a_malloc_of_its_own_runs_and_its_profile_says_so() {
     }
 }
 
+/// The loader frees the text of its last failure while it still refers to it.
+#[test]
+fn a_malloc_that_gives_memory_back_under_its_lock_is_not_entered_twice() {
+    comes_through(
+        &Program::compiled_with("own_malloc_with_lock.c", &["-D_GNU_SOURCE", "-lpthread"]).run(),
+    );
+}
+
 #[test]
 fn plugins_bound_straight_to_libc_may_exchange_blocks_with_the_program() {
     let plugin = Program::library("plugin.c", "libplugin.so", &[]);

@@ -173,7 +173,7 @@ fn assert_redirects_by_the_table(allocator: Option<&Program>) -> BTreeSet<String
         let group = groups[name].as_str();
         let is_expected = match group {
             "MALLOC" | "COMPOSED" | "NEW" | "DELETE" | "EXTENSION" => object == "allocator",
-            "PROCESS" | "LATE" => true,
+            "PROCESS" | "MAPPING" | "LATE" => true,
             _ => false,
         };
         assert_eq!(state == "moved", is_expected, "{group} {slot}");
@@ -187,7 +187,7 @@ fn assert_redirects_by_the_table(allocator: Option<&Program>) -> BTreeSet<String
 #[test]
 fn an_attach_redirects_what_the_table_says() {
     let moved = assert_redirects_by_the_table(None);
-    let of_libc = ["MALLOC", "COMPOSED", "PROCESS", "LATE"];
+    let of_libc = ["MALLOC", "COMPOSED", "MAPPING", "PROCESS", "LATE"];
     assert_eq!(moved, of_libc.map(str::to_owned).into());
     let allocator = Program::library(
         "allocator_with_operators.cpp",

@@ -1,4 +1,4 @@
-//! mmap and its kin: all calls, with the stack of those that map.
+//! mmap and its kin: all calls, with the stack of those that map or discard memory.
 //!
 //! They come from inside allocators, which may hold locks of their own: nothing here starts a thread or waits. A call without
 //! room in the ring, or beyond the rate that a program may have for long, is counted and not recorded.
@@ -24,31 +24,18 @@ const BURST: u64 = 8_192;
 /// And one more in each such time.
 const PERIOD_NS: u64 = 10_000_000;
 
-/// Which calls are recorded.
-pub(crate) struct Mappings {
+/// A limit of the rate of calls: [`BURST`] at once, and one more in every [`PERIOD_NS`].
+struct Limit {
     /// When the calls so far would have been made at the lasting rate: the "theoretical arrival time" of the generic cell rate
     /// algorithm (ITU-T I.371).
     due_ns: AtomicU64,
-    /// Calls that were not recorded before there was a recording.
-    not_recorded: AtomicU64,
-    /// Bytes that were mapped before there was a recording.
-    mapped_bytes: AtomicU64,
 }
 
-impl Mappings {
-    /// None so far.
-    pub const fn new() -> Self {
+impl Limit {
+    const fn new() -> Self {
         Self {
             due_ns: AtomicU64::new(0),
-            not_recorded: AtomicU64::new(0),
-            mapped_bytes: AtomicU64::new(0),
         }
-    }
-
-    /// In a forked child, which has no recording yet.
-    pub fn restart(&self) {
-        self.not_recorded.store(0, Ordering::Relaxed);
-        self.mapped_bytes.store(0, Ordering::Relaxed);
     }
 
     /// Whether one more call may be recorded at this time.
@@ -60,6 +47,36 @@ impl Mappings {
         self.due_ns
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
             .is_ok()
+    }
+}
+
+/// Which calls are recorded.
+pub(crate) struct Mappings {
+    /// Of calls that change what is mapped or usable.
+    changes: Limit,
+    /// Of calls that discard: allocators make many, which shall not take the room of the others.
+    discards: Limit,
+    /// Calls that were not recorded before there was a recording.
+    not_recorded: AtomicU64,
+    /// Bytes that were mapped before there was a recording.
+    mapped_bytes: AtomicU64,
+}
+
+impl Mappings {
+    /// None so far.
+    pub const fn new() -> Self {
+        Self {
+            changes: Limit::new(),
+            discards: Limit::new(),
+            not_recorded: AtomicU64::new(0),
+            mapped_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// In a forked child, which has no recording yet.
+    pub fn restart(&self) {
+        self.not_recorded.store(0, Ordering::Relaxed);
+        self.mapped_bytes.store(0, Ordering::Relaxed);
     }
 
     /// Writes what could not be recorded before there was a recording.
@@ -84,16 +101,22 @@ impl Agent {
         let is_stopped = self.accounting.control.force().interval.is_none();
         let is_wanted =
             self.switch.get() == Switch::On && self.config().records_mappings && !is_stopped;
-        if !is_wanted || thread.is_of_the_agent() {
+        // While the shim calls functions of the program, what they map is the program's.
+        let is_in_shim = thread.is_muted_by_the_shim_alone();
+        if !is_wanted || thread.is_of_the_agent() && !is_in_shim {
             return;
         }
         let is_recording = recording::current().is_some();
-        let begins = !is_recording && self.is_worth_a_recording(change, call.bytes);
+        let begins = !is_recording && !is_in_shim && self.is_worth_a_recording(change, call.bytes);
         if !is_recording && !begins {
             return;
         }
         let time_ns = clock::monotonic_ns();
-        if !self.mappings.admits(time_ns) {
+        let limit = match change {
+            MappingChange::Discard => &self.mappings.discards,
+            _ => &self.mappings.changes,
+        };
+        if !limit.admits(time_ns) {
             return self.count_mapping_not_recorded();
         }
         let mapped = Mapped {
@@ -106,8 +129,7 @@ impl Agent {
             flags: call.flags,
             stack_flags: SampleFlags::default(),
         };
-        let has_stack = change.maps() && !change.is_own();
-        if has_stack && self.record_with_stack(thread, mapped, caller) {
+        if change.has_stack() && self.record_with_stack(thread, mapped, caller) {
             return;
         }
         match recording::current() {
@@ -169,6 +191,17 @@ impl Agent {
 
     /// False: the thread is in a slow path, or there is no memory to work in.
     fn record_with_stack(&self, thread: &ShimThread, mapped: Mapped, caller: Caller) -> bool {
+        if thread.is_muted_by_the_shim_alone() {
+            // It is in no slow path, and no signal handler begins one on it. Its counters stay as they are, since the shim restores
+            // them.
+            let has_joined = thread.epoch() == self.epoch() && recording::current().is_some();
+            let recorded = has_joined.then(|| {
+                self.capture.in_area(thread, |area| {
+                    self.capture_mapping(thread, mapped, caller, area)
+                })
+            });
+            return recorded.flatten().unwrap_or(false);
+        }
         if self.is_in_slow_path(thread, &caller) {
             return false;
         }

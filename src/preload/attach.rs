@@ -16,7 +16,7 @@ use allocsample_agent::recording;
 use allocsample_boundary::{AGENT, this_thread};
 use allocsample_front::here;
 
-use crate::start;
+use crate::{reserved, start};
 
 /// Part of the path by which the command opens the library for an attach: nobody else spells a path like that.
 const TO_WAIT: &[u8] = b"/././";
@@ -212,9 +212,11 @@ fn attach(lookup: impl Fn(&str) -> Option<&'static [u8]>, text: &mut Text) -> An
         }
     };
     if is_late() {
+        reserved::forget();
         let mut pass = Pass::default();
         // SAFETY: the place is writable; this thread holds no lock.
         unsafe { shim_redirect(&raw mut pass) };
+        reserved::note();
         let left_alone = pass.unsure + pass.pending;
         let is_own = start::is_allocator_in_program();
         AGENT.note_attached(recording, pass.slots, left_alone, is_own);

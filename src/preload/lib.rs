@@ -6,6 +6,7 @@
 
 mod attach;
 mod go;
+mod reserved;
 mod start;
 
 use allocsample_front::{OwnAllocator, on_shortage};

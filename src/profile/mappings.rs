@@ -14,7 +14,7 @@ use crate::vm::Heap;
 pub struct MappingCall {
     /// What it did.
     pub mapped: Mapped,
-    /// From where; empty for calls that unmap.
+    /// From where; empty for calls without a stack, see [`MappingChange::has_stack`].
     pub stack: StackId,
     /// See [`Profile::mapper_of`]; noted where frames are about to be taken out of the stack.
     mapper: Option<ModuleId>,
@@ -37,8 +37,9 @@ impl MappingCall {
         match self.mapped.change {
             MappingChange::Map => self.mapped.flags & MAP_ANONYMOUS != 0,
             MappingChange::Remap | MappingChange::Break | MappingChange::Own => true,
+            MappingChange::Commit | MappingChange::Uncommit => true,
             MappingChange::Thread | MappingChange::OwnThread => true,
-            MappingChange::Attach | MappingChange::Unmap => false,
+            MappingChange::Attach | MappingChange::Unmap | MappingChange::Discard => false,
         }
     }
 }
@@ -163,8 +164,9 @@ impl Profile {
         ranges
     }
 
-    /// For each call that mapped memory, when the last of it was unmapped; `None` if some was mapped at the end. A thread's stack
-    /// is given back when another thread gets it: the C library keeps the stacks of threads that were joined.
+    /// For each call that mapped memory, when the last of it was unmapped; `None` if some was mapped at the end. Memory that mprotect
+    /// made usable ends when it is made inaccessible, too. A thread's stack is given back when another thread gets it: the C library
+    /// keeps the stacks of threads that were joined.
     pub fn unmapped_ns(&self) -> Vec<Option<u64>> {
         let mut ranges = MappedRanges::new();
         let mut left: Vec<u64> = Vec::with_capacity(self.mappings.len());
@@ -181,17 +183,26 @@ impl Profile {
                 true => start.saturating_add(1),
                 false => start.saturating_add(bytes),
             };
-            if !change.is_thread() {
-                for (from, to, before) in ranges.within(start, end) {
-                    let before: usize = before;
-                    left[before] = left[before].saturating_sub(to - from);
-                    if left[before] == 0 {
-                        ends[before] = Some(time_ns);
-                    }
+            let (removes_mappings, removes_commits) = match change {
+                _ if change.is_thread() => (false, false),
+                MappingChange::Discard => (false, false),
+                MappingChange::Commit | MappingChange::Uncommit => (false, true),
+                _ => (true, true),
+            };
+            let mappings = removes_mappings.then(|| ranges.mapped_within(start, end));
+            let commits = removes_commits.then(|| ranges.committed_within(start, end));
+            let removed = mappings.into_iter().flatten();
+            for (from, to, before) in removed.chain(commits.into_iter().flatten()) {
+                let before: usize = before;
+                left[before] = left[before].saturating_sub(to - from);
+                if left[before] == 0 {
+                    ends[before] = Some(time_ns);
                 }
             }
-            for (_, thread) in ranges.threads_within(start, end) {
-                ends[thread] = Some(time_ns);
+            if removes_mappings || change.is_thread() {
+                for (_, thread) in ranges.threads_within(start, end) {
+                    ends[thread] = Some(time_ns);
+                }
             }
             left.push(bytes);
             ranges.apply(change, start, bytes, row);
@@ -272,6 +283,34 @@ mod tests {
                 .iter()
                 .all(|it| mappings.bytes(&it).is_exact())
         );
+    }
+
+    #[test]
+    fn a_commit_ends_when_it_is_inaccessible_and_its_reservation_goes_on() {
+        use MappingChange::{Commit, Discard, Map, Uncommit, Unmap};
+        let profile = profile(&[
+            (Map, 100, 1000),
+            (Commit, 200, 100),
+            (Commit, 300, 100),
+            (Discard, 200, 200),
+            (Uncommit, 200, 150),
+            (Commit, 350, 50),
+            (Unmap, 100, 1000),
+        ]);
+        let ends = [Some(7), Some(5), Some(6), None, None, Some(7), None];
+        assert_eq!(profile.unmapped_ns(), ends);
+        let at = |time_ns| {
+            let ranges = profile.mapped_at(time_ns);
+            ranges.within(0, 5000).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            at(4),
+            [(100, 200, 0), (200, 300, 1), (300, 400, 2), (400, 1100, 0)]
+        );
+        assert_eq!(at(5), [(100, 350, 0), (350, 400, 2), (400, 1100, 0)]);
+        assert_eq!(at(7), []);
+        // Neither what is discarded nor what is taken back maps anything.
+        assert_eq!(profile.of_mappings().samples.len(), 4);
     }
 
     #[test]

@@ -571,7 +571,7 @@ const TABLES: &[Table] = &[
     ),
     table(
         "mappings",
-        "a call that maps memory: mmap and its kin, and the start of a thread",
+        "a call that maps memory or makes it usable: mmap and its kin, mprotect of reserved memory, and the start of a thread",
         |it| it.mappings().len(),
         &[
             integer("time_ns", "when", |it, row| {
@@ -592,7 +592,7 @@ const TABLES: &[Table] = &[
             ),
             text(
                 "call",
-                "mmap, mremap, sbrk, shmat or pthread_create; allocsample for the agent's own",
+                "mmap, mremap, sbrk, shmat, mprotect or pthread_create; allocsample for the agent's own",
                 |it, row| it.mapping(row).mapped.change.name().into(),
             ),
             integer(

@@ -4,14 +4,16 @@
 //! moment.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use crate::MappingChange;
 
-/// Ranges of addresses that do not overlap, each with the call that made it.
+/// Ranges of addresses, each with the call that mapped it or made it usable.
 #[derive(Clone, Debug)]
 pub struct MappedRanges<T> {
-    /// By start: end, and who.
-    ranges: BTreeMap<u64, (u64, T)>,
+    mappings: Ranges<T>,
+    /// Parts of reservations that were made usable. They lie above the mappings, and end with them.
+    commits: Ranges<T>,
     /// Starts of threads, by the address of the descriptor.
     threads: BTreeMap<u64, T>,
 }
@@ -19,7 +21,8 @@ pub struct MappedRanges<T> {
 impl<T> Default for MappedRanges<T> {
     fn default() -> Self {
         Self {
-            ranges: BTreeMap::new(),
+            mappings: Ranges::default(),
+            commits: Ranges::default(),
             threads: BTreeMap::new(),
         }
     }
@@ -38,6 +41,13 @@ impl<T: Copy> MappedRanges<T> {
                 self.threads.insert(start, call);
             }
             MappingChange::Unmap => self.clear(start, start.saturating_add(bytes)),
+            MappingChange::Commit => {
+                let end = start.saturating_add(bytes);
+                self.commits.clear(start, end);
+                self.commits.insert(start, end, call);
+            }
+            MappingChange::Uncommit => self.commits.clear(start, start.saturating_add(bytes)),
+            MappingChange::Discard => {}
             MappingChange::Map
             | MappingChange::Remap
             | MappingChange::Break
@@ -45,48 +55,55 @@ impl<T: Copy> MappedRanges<T> {
             | MappingChange::Own => {
                 let end = start.saturating_add(bytes);
                 self.clear(start, end);
-                if start < end {
-                    self.ranges.insert(start, (end, call));
-                }
+                self.mappings.insert(start, end, call);
             }
         }
     }
 
-    /// Removes all that is in the range. Of a range that is partly in it, the rest stays.
+    /// Removes all that is in the range.
     fn clear(&mut self, start: u64, end: u64) {
         if start >= end {
             return;
         }
-        if let Some((&before, &(before_end, call))) = self.ranges.range(..start).next_back()
-            && before_end > start
-        {
-            self.ranges.insert(before, (start, call));
-            if before_end > end {
-                self.ranges.insert(end, (before_end, call));
-            }
-        }
-        while let Some((&at, &(at_end, call))) = self.ranges.range(start..end).next() {
-            self.ranges.remove(&at);
-            if at_end > end {
-                self.ranges.insert(end, (at_end, call));
-            }
-        }
+        self.mappings.clear(start, end);
+        self.commits.clear(start, end);
         let threads = self.threads.range(start..end).map(|(&at, _)| at);
-        let gone: alloc::vec::Vec<u64> = threads.collect();
+        let gone: Vec<u64> = threads.collect();
         for at in gone {
             self.threads.remove(&at);
         }
     }
 
-    /// The parts of the range `start..end` that some call has mapped, with that call: start, end, call.
+    /// The parts of the range `start..end` that some call has mapped or made usable, with the last such call: start, end, call.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, T)> + '_ {
-        let first = self.ranges.range(..start).next_back();
-        let others = self.ranges.range(start..end.max(start));
-        first
-            .into_iter()
-            .chain(others)
-            .map(move |(&from, &(to, call))| (from.max(start), to.min(end), call))
-            .filter(|(from, to, _)| from < to)
+        let mut parts: Vec<(u64, u64, T)> = self.commits.within(start, end).collect();
+        let commits = parts.len();
+        for (from, to, call) in self.mappings.within(start, end) {
+            let mut at = from;
+            for (committed, committed_to, _) in self.commits.within(from, to) {
+                parts.push((at, committed, call));
+                at = committed_to;
+            }
+            parts.push((at, to, call));
+        }
+        if commits > 0 {
+            parts.sort_unstable_by_key(|&(from, ..)| from);
+        }
+        parts.into_iter().filter(|(from, to, _)| from < to)
+    }
+
+    /// The parts of the range `start..end` that are mapped, usable or not, each with the call that mapped it: start, end, call.
+    pub fn mapped_within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, T)> + '_ {
+        self.mappings.within(start, end)
+    }
+
+    /// The parts of the range `start..end` that mprotect has made usable, each with its call: start, end, call.
+    pub fn committed_within(
+        &self,
+        start: u64,
+        end: u64,
+    ) -> impl Iterator<Item = (u64, u64, T)> + '_ {
+        self.commits.within(start, end)
     }
 
     /// The threads whose descriptors are in the range, with the calls that started them.
@@ -95,18 +112,17 @@ impl<T: Copy> MappedRanges<T> {
         range.map(|(&at, &call)| (at, call))
     }
 
-    /// All ranges, and then all threads: start, bytes, call. Whoever applies the changes of these calls in this order has the
-    /// same state.
+    /// All mappings, what is committed of them, and all threads: start, bytes, call. Applying the changes of these calls in this
+    /// order to an empty state makes the same state.
     pub fn state(&self) -> impl Iterator<Item = (u64, u64, T)> + '_ {
-        let ranges = self.ranges.iter();
-        let ranges = ranges.map(|(&start, &(end, call))| (start, end - start, call));
+        let ranges = self.mappings.iter().chain(self.commits.iter());
         let threads = self.threads.iter();
         ranges.chain(threads.map(|(&at, &call)| (at, 0, call)))
     }
 
     /// Number of ranges and threads.
     pub fn len(&self) -> usize {
-        self.ranges.len() + self.threads.len()
+        self.mappings.0.len() + self.commits.0.len() + self.threads.len()
     }
 
     /// Whether nothing is mapped.
@@ -115,11 +131,63 @@ impl<T: Copy> MappedRanges<T> {
     }
 }
 
+/// Ranges that do not overlap. By start: end, and call.
+#[derive(Clone, Debug)]
+struct Ranges<T>(BTreeMap<u64, (u64, T)>);
+
+impl<T> Default for Ranges<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Copy> Ranges<T> {
+    /// Adds a range where there is none.
+    fn insert(&mut self, start: u64, end: u64, call: T) {
+        if start < end {
+            self.0.insert(start, (end, call));
+        }
+    }
+
+    /// Removes all that is in the range. Of a range that is partly in it, the rest stays.
+    fn clear(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        if let Some((&before, &(before_end, call))) = self.0.range(..start).next_back()
+            && before_end > start
+        {
+            self.0.insert(before, (start, call));
+            self.insert(end, before_end, call);
+        }
+        while let Some((&at, &(at_end, call))) = self.0.range(start..end).next() {
+            self.0.remove(&at);
+            self.insert(end, at_end, call);
+        }
+    }
+
+    /// The parts of `start..end` that are in a range: start, end, call.
+    fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, T)> + '_ {
+        let first = self.0.range(..start).next_back();
+        let others = self.0.range(start..end.max(start));
+        first
+            .into_iter()
+            .chain(others)
+            .map(move |(&from, &(to, call))| (from.max(start), to.min(end), call))
+            .filter(|(from, to, _)| from < to)
+    }
+
+    /// All of them: start, bytes, call.
+    fn iter(&self) -> impl Iterator<Item = (u64, u64, T)> + '_ {
+        let ranges = self.0.iter();
+        ranges.map(|(&start, &(end, call))| (start, end - start, call))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::vec::Vec;
 
     const SPACE: u64 = 40;
 
@@ -129,6 +197,9 @@ mod tests {
             1 => Just(MappingChange::Remap),
             2 => Just(MappingChange::Unmap),
             1 => Just(MappingChange::Thread),
+            2 => Just(MappingChange::Commit),
+            1 => Just(MappingChange::Uncommit),
+            1 => Just(MappingChange::Discard),
         ];
         (kinds, 0..SPACE, 0..SPACE / 2)
     }
@@ -141,23 +212,29 @@ mod tests {
         ) {
             let mut ranges = MappedRanges::new();
             let mut model = [None; 2 * SPACE as usize];
+            let mut commits = [None; 2 * SPACE as usize];
             let mut threads = [None; 2 * SPACE as usize];
             for (call, &(change, start, bytes)) in changes.iter().enumerate() {
                 ranges.apply(change, start, bytes, call);
                 let range = start as usize..(start + bytes) as usize;
                 match change {
                     MappingChange::Thread | MappingChange::OwnThread => threads[start as usize] = Some(call),
+                    MappingChange::Commit => commits[range].fill(Some(call)),
+                    MappingChange::Uncommit => commits[range].fill(None),
+                    MappingChange::Discard => {}
                     MappingChange::Unmap => {
                         model[range.clone()].fill(None);
+                        commits[range.clone()].fill(None);
                         threads[range].fill(None);
                     }
                     _ => {
                         model[range.clone()].fill(Some(call));
+                        commits[range.clone()].fill(None);
                         threads[range].fill(None);
                     }
                 }
             }
-            let expected = |at: u64| model[at as usize];
+            let expected = |at: u64| commits[at as usize].or(model[at as usize]);
             let mut found = [None; 2 * SPACE as usize];
             let mut last_end = from;
             for (start, end, call) in ranges.within(from, from + length) {

@@ -1,4 +1,4 @@
-//! Calls that change what is mapped: mmap, munmap, mremap, sbrk, shmat, and new threads' stacks.
+//! Calls that change what is mapped or usable: mmap, munmap, mremap, brk, shmat, mprotect, madvise, and new threads' stacks.
 //!
 //! All calls are recorded, not a sample of them: programs make few. A reader that replays them (`mapped.rs`) knows which call
 //! made the mapping that an address lies in.
@@ -14,24 +14,31 @@ pub enum MappingChange {
     Map = 1,
     /// mremap made it.
     Remap = 2,
-    /// sbrk raised the end of the data segment.
+    /// brk or sbrk raised the end of the data segment.
     Break = 3,
     /// shmat attached a segment.
     Attach = 4,
     /// pthread_create started a thread, whose descriptor is at this address. The C library keeps it at the upper end of the
     /// thread's stack, which has this length.
     Thread = 5,
-    /// munmap, mremap, sbrk or shmdt removed all that was in this range.
+    /// munmap, mremap, brk or sbrk removed all that was in this range.
     Unmap = 6,
     /// The agent has mapped it for itself.
     Own = 7,
     /// The agent has started a thread of its own.
     OwnThread = 8,
+    /// mprotect made pages of a reservation (a mapping without rights) writable that were not usable before.
+    Commit = 9,
+    /// mprotect took all rights from such pages.
+    Uncommit = 10,
+    /// madvise gave the memory of this range back to the kernel (`MADV_DONTNEED`, `MADV_REMOVE`), or allowed the kernel to take it
+    /// (`MADV_FREE`). The range stays mapped. The flags of the record are the advice.
+    Discard = 11,
 }
 
 impl MappingChange {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Map,
         Self::Remap,
         Self::Break,
@@ -40,6 +47,9 @@ impl MappingChange {
         Self::Unmap,
         Self::Own,
         Self::OwnThread,
+        Self::Commit,
+        Self::Uncommit,
+        Self::Discard,
     ];
 
     /// The change with this number, or `None` for one that a newer version may have added.
@@ -47,9 +57,14 @@ impl MappingChange {
         Self::ALL.into_iter().find(|it| *it as u8 == number)
     }
 
-    /// Whether memory is mapped by it, or a thread started.
+    /// Whether memory is mapped or made usable by it, or a thread started.
     pub fn maps(self) -> bool {
-        self != Self::Unmap
+        !matches!(self, Self::Unmap | Self::Uncommit | Self::Discard)
+    }
+
+    /// Whether its stack is recorded: the program's calls that map, and those that discard.
+    pub fn has_stack(self) -> bool {
+        self.maps() && !self.is_own() || self == Self::Discard
     }
 
     /// Whether the agent did it for itself.
@@ -71,6 +86,9 @@ impl MappingChange {
             Self::Attach => "shmat",
             Self::Thread => "pthread_create",
             Self::Unmap => "munmap",
+            Self::Commit => "mprotect",
+            Self::Uncommit => "mprotect(PROT_NONE)",
+            Self::Discard => "madvise",
             Self::Own | Self::OwnThread => "allocsample",
         }
     }
@@ -120,7 +138,7 @@ pub struct MappingRecord<'a> {
     pub mapped: Mapped,
     /// As a sample's: frames that this stack shares with that of the thread's last sample in the ring before it.
     pub shared: u32,
-    /// As a sample's, those that are not shared. Only calls that map have a stack.
+    /// As a sample's, those that are not shared; none where [`MappingChange::has_stack`] is false.
     pub frames: &'a [u64],
 }
 
@@ -267,6 +285,6 @@ mod tests {
             assert!(!change.name().is_empty());
         }
         assert_eq!(MappingChange::from_number(0), None);
-        assert_eq!(MappingChange::from_number(9), None);
+        assert_eq!(MappingChange::from_number(12), None);
     }
 }

@@ -1,6 +1,6 @@
 /* Grows in a way that malloc knows nothing of, beside mappings that come and go. Ends after SECONDS.
  *
- * usage: leaks_past_malloc mmap|threads|file|fragments|jemalloc|nothing SECONDS SEED DIRECTORY
+ * usage: leaks_past_malloc mmap|commits|threads|file|fragments|jemalloc|nothing SECONDS SEED DIRECTORY
  *
  * With -DJEMALLOC it is linked with a jemalloc whose names begin with `app_`. */
 #define _GNU_SOURCE
@@ -44,6 +44,48 @@ __attribute__((noinline)) static void leak_a_mapping(void)
 {
     volatile char *leaked = map((1 + next() % 4) << 16);
     leaked[0] = 2;
+}
+
+static char *reserve(void)
+{
+    char *at = mmap(NULL, (size_t)4 << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        abort();
+    return at;
+}
+
+static void commit(char *at, size_t bytes)
+{
+    if (mprotect(at, bytes, PROT_READ | PROT_WRITE) != 0)
+        abort();
+    memset(at, 1, bytes);
+}
+
+__attribute__((noinline)) static void leak_a_commit(void)
+{
+    static char *reserved;
+    static size_t used;
+    if (reserved == NULL)
+        reserved = reserve();
+    size_t bytes = (1 + next() % 4) << 16;
+    commit(reserved + used, bytes);
+    used += bytes;
+}
+
+__attribute__((noinline)) static void commit_for_a_while(void)
+{
+    static char *reserved;
+    static size_t committed[16];
+    if (reserved == NULL)
+        reserved = reserve();
+    unsigned place = next() % 16;
+    char *at = reserved + ((size_t)place << 20);
+    if (committed[place] != 0) {
+        madvise(at, committed[place], MADV_DONTNEED);
+        mprotect(at, committed[place], PROT_NONE);
+    }
+    committed[place] = (1 + next() % 4) << 16;
+    commit(at, committed[place]);
 }
 
 __attribute__((noinline)) static void use_a_mapping_for_a_while(void)
@@ -165,9 +207,12 @@ int main(int count, char **arguments)
     memset(block, 1, 2 << 20);
     while (now() < end) {
         use_a_mapping_for_a_while();
+        commit_for_a_while();
         join_a_thread();
         if (strcmp(how, "mmap") == 0)
             leak_a_mapping();
+        else if (strcmp(how, "commits") == 0)
+            leak_a_commit();
         else if (strcmp(how, "threads") == 0)
             forget_a_thread();
         else if (strcmp(how, "file") == 0)

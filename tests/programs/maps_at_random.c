@@ -1,5 +1,6 @@
-/* Maps, unmaps and moves pages at random, on several threads, each in an area of its own; prints what is mapped at the end, and
- * by which of three functions: a line with start, bytes and function for each run of pages.
+/* Maps, unmaps and moves pages, and changes their rights, at random, on several threads, each in an area of its own; prints what is
+ * mapped at the end, and by which function: a line with start, bytes and function for each run of pages. A page of a reservation
+ * belongs to the function that made it usable.
  *
  * usage: maps_at_random SEED STEPS [kill | slowly] */
 #define _GNU_SOURCE
@@ -17,6 +18,8 @@ enum { PAGE = 4096, PAGES = 300, THREADS = 4, LONGEST = 40 };
 struct area {
     char *start;
     char owner[PAGES]; /* 'r' for the reservation */
+    char committed[PAGES]; /* the function that made it usable; 'u': it was mapped so; 0: it is not usable, or not reserved */
+    char reserved[PAGES];
     uint64_t random;
     int steps;
     int pause_us;
@@ -47,6 +50,59 @@ __attribute__((noinline)) static void move_page(char *from, char *to)
         abort();
 }
 
+#define COMMITTER(NAME)                                                                                                \
+    __attribute__((noinline)) static void NAME(char *at, size_t bytes)                                                 \
+    {                                                                                                                  \
+        if (mprotect(at, bytes, PROT_READ | PROT_WRITE) != 0)                                                          \
+            abort();                                                                                                   \
+        memset(at, 1, bytes);                                                                                          \
+    }
+COMMITTER(commit_a)
+COMMITTER(commit_b)
+
+/* Pages from `first` on that are mapped, up to `count`: a call of mprotect that meets a hole fails in the middle. */
+static size_t mapped_pages(const struct area *area, size_t first, size_t count)
+{
+    size_t pages = 0;
+    while (pages < count && area->owner[first + pages] != 0)
+        pages++;
+    return pages;
+}
+
+static void change_rights(struct area *area, size_t first, size_t count)
+{
+    char *at = area->start + first * PAGE;
+    unsigned which = next(area) % 4;
+    if (count == 0)
+        return;
+    if (which == 3) {
+        /* As a compiler does with its code, or a collector with its old objects. */
+        if (mprotect(at, count * PAGE, PROT_READ) != 0 || madvise(at, PAGE, MADV_DONTNEED) != 0)
+            abort();
+        return;
+    }
+    if (which == 2) {
+        if (mprotect(at, count * PAGE, PROT_NONE) != 0)
+            abort();
+        memset(area->committed + first, 0, count);
+        return;
+    }
+    (which == 0 ? commit_a : commit_b)(at, count * PAGE);
+    for (size_t i = first; i < first + count; i++)
+        if (area->reserved[i] && area->committed[i] == 0)
+            area->committed[i] = which == 0 ? 'd' : 'e';
+}
+
+/* A mapping by `owner` takes the place of what was there; none if it is 0. */
+static void replace(struct area *area, size_t first, size_t count, char owner)
+{
+    for (size_t i = first; i < first + count; i++) {
+        area->owner[i] = owner;
+        area->reserved[i] = area->reserved[i] && owner != 0;
+        area->committed[i] = area->reserved[i] ? 'u' : 0;
+    }
+}
+
 static void *work(void *argument)
 {
     struct area *area = argument;
@@ -57,20 +113,25 @@ static void *work(void *argument)
         size_t count = 1 + next(area) % LONGEST;
         size_t first = next(area) % (PAGES - count);
         char *at = area->start + first * PAGE;
-        switch (next(area) % 5) {
+        switch (next(area) % 8) {
         case 0:
         case 1:
         case 2: {
             unsigned which = next(area) % 3;
             /* The kernel takes whole pages for any length. */
             mappers[which](at, count * PAGE - next(area) % PAGE);
-            memset(area->owner + first, 'a' + (int)which, count);
+            replace(area, first, count, (char)('a' + which));
             break;
         }
         case 3:
             /* Some of it may not be mapped, and some may be several mappings. */
             munmap(at, count * PAGE - next(area) % PAGE);
-            memset(area->owner + first, 0, count);
+            replace(area, first, count, 0);
+            break;
+        case 4:
+        case 5:
+        case 6:
+            change_rights(area, first, mapped_pages(area, first, count));
             break;
         default: {
             /* One page: neighbours by the same function may be several mappings. */
@@ -79,8 +140,8 @@ static void *work(void *argument)
             if (to == first || owner < 'a' || owner > 'c')
                 break;
             move_page(at, area->start + to * PAGE);
-            area->owner[first] = 0;
-            area->owner[to] = 'm';
+            replace(area, first, 1, 0);
+            replace(area, to, 1, 'm');
             break;
         }
         }
@@ -90,14 +151,18 @@ static void *work(void *argument)
 
 static void print(const struct area *area)
 {
-    static const char *const names[] = {['a'] = "map_a", ['b'] = "map_b", ['c'] = "map_c", ['m'] = "move_page", ['r'] = "reserve"};
+    static const char *const names[] = {['a'] = "map_a", ['b'] = "map_b", ['c'] = "map_c", ['m'] = "move_page",
+                                        ['d'] = "commit_a", ['e'] = "commit_b", ['r'] = "reserve"};
+    char owner[PAGES];
+    for (size_t i = 0; i < PAGES; i++)
+        owner[i] = area->committed[i] == 0 || area->committed[i] == 'u' ? area->owner[i] : area->committed[i];
     for (size_t i = 0; i < PAGES;) {
         size_t end = i + 1;
-        while (end < PAGES && area->owner[end] == area->owner[i])
+        while (end < PAGES && owner[end] == owner[i])
             end++;
-        if (area->owner[i] != 0)
+        if (owner[i] != 0)
             printf("%lu %lu %s\n", (unsigned long)(uintptr_t)(area->start + i * PAGE), (unsigned long)((end - i) * PAGE),
-                   names[(unsigned char)area->owner[i]]);
+                   names[(unsigned char)owner[i]]);
         i = end;
     }
 }
@@ -107,7 +172,8 @@ __attribute__((noinline)) static char *reserve(void)
     /* Far from where the kernel puts mappings of others: what they map into a hole here would be replaced. */
     static char *wanted = (char *)(UINT64_C(1) << 44);
     char *start = mmap(wanted, PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    wanted += 1 << 30;
+    /* The next one begins a page behind it. */
+    wanted += (PAGES + 1) * PAGE;
     if (start == MAP_FAILED)
         abort();
     return start;
@@ -128,6 +194,7 @@ int main(int count, char **arguments)
         areas[i].steps = atoi(arguments[2]);
         areas[i].pause_us = count > 3 && strcmp(arguments[3], "slowly") == 0 ? 1000 : 0;
         memset(areas[i].owner, 'r', PAGES);
+        memset(areas[i].reserved, 1, PAGES);
         pthread_create(&threads[i], NULL, work, &areas[i]);
     }
     for (int i = 0; i < THREADS; i++)

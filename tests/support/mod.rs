@@ -13,6 +13,7 @@ pub mod compile;
 pub mod directory;
 pub mod embedded;
 pub mod hostile;
+pub mod ledger;
 pub mod pprof;
 pub mod profile;
 pub mod python;

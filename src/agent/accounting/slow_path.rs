@@ -173,7 +173,21 @@ impl ShimThread {
         self.phase.set(Phase::OfTheAgent as u32);
     }
 
-    /// Whether the calling thread is one of our own.
+    /// Whether the shim has muted the calling thread, in no slow path and on no thread of our own: the program's functions that it
+    /// calls there may map memory for the program.
+    #[inline]
+    pub fn is_muted_by_the_shim_alone(&self) -> bool {
+        (1..Phase::Entering as u32).contains(&self.phase.get())
+    }
+
+    /// As `shim_mute` and `shim_unmute`, which C code calls.
+    #[cfg(test)]
+    pub fn mute_by_the_shim(&self, begins: bool) {
+        let phase = self.phase.get();
+        self.phase.set(if begins { phase + 1 } else { phase - 1 });
+    }
+
+    /// Whether the calling thread is one of our own, or muted by the shim.
     #[inline]
     pub fn is_of_the_agent(&self) -> bool {
         self.phase() == Phase::OfTheAgent

@@ -124,9 +124,62 @@ fn a_call_without_room_or_beyond_the_rate_is_counted() {
     // However long the machine takes: the next call is due in a day.
     const DAY_NS: u64 = 86_400_000_000_000;
     let due_ns = clock::monotonic_ns() + DAY_NS + BURST * PERIOD_NS;
-    trial.agent.mappings.due_ns.store(due_ns, Ordering::Relaxed);
+    let limits = &trial.agent.mappings;
+    limits.changes.due_ns.store(due_ns, Ordering::Relaxed);
     tell(&trial, thread, &call(MappingChange::Unmap, 0x30_0000, PAGE));
     assert_eq!((recorded(&trial).len(), not_recorded(&trial)), (1, 2));
+}
+
+#[test]
+fn discards_have_a_limit_of_their_own() {
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "64K")]);
+    let thread = trial.thread();
+    trial.agent.begin_now().unwrap();
+    const DAY_NS: u64 = 86_400_000_000_000;
+    let due_ns = clock::monotonic_ns() + DAY_NS + BURST * PERIOD_NS;
+    let limits = &trial.agent.mappings;
+    limits.discards.due_ns.store(due_ns, Ordering::Relaxed);
+    let discard = call(MappingChange::Discard, 0x10_0000, PAGE);
+    let commit = call(MappingChange::Commit, 0x10_0000, PAGE);
+    tell(&trial, thread, &discard);
+    tell(&trial, thread, &commit);
+    assert_eq!(
+        recorded(&trial),
+        [(MappingChange::Commit, 0x10_0000, PAGE, 1)]
+    );
+    assert_eq!(not_recorded(&trial), 1);
+    limits.discards.due_ns.store(0, Ordering::Relaxed);
+    tell(&trial, thread, &discard);
+    assert_eq!((recorded(&trial).len(), not_recorded(&trial)), (2, 1));
+}
+
+#[test]
+fn what_a_function_maps_that_the_shim_calls_is_the_programs() {
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "64K"), ("UNWIND", "auto")]);
+    (trial.agent.modules()).set_find_object(crate::stack::tests::find_object());
+    let thread = trial.thread();
+    let map = call(MappingChange::Map, 0x10_0000, 1 << 20);
+    let caller = crate::stack::tests::here();
+    // No recording begins there: what the shim calls may hold locks.
+    thread.mute_by_the_shim(true);
+    trial.agent.on_mapping(thread, &map, caller);
+    assert!(recording::current().is_none());
+    thread.mute_by_the_shim(false);
+    trial.agent.on_mapping(thread, &map, caller);
+    let totals = thread.totals();
+    thread.mute_by_the_shim(true);
+    trial.agent.on_mapping(thread, &map, caller);
+    assert!(thread.is_muted_by_the_shim_alone());
+    thread.mute_by_the_shim(false);
+    assert_eq!(thread.totals(), totals);
+    let records = trial.of_kind(RecordKind::Mapping);
+    let frames = |words: &Vec<u64>| {
+        let record = MappingRecord::decode(words).unwrap();
+        (record.mapped.change == MappingChange::Map)
+            .then(|| record.shared as usize + record.frames.len())
+    };
+    let frames: Vec<usize> = records.iter().filter_map(frames).collect();
+    assert!(frames.len() == 2 && frames[1] > 1, "{frames:?}");
 }
 
 #[test]
@@ -193,10 +246,10 @@ fn calls_of_before_the_recording_come_first_and_without_a_time() {
 
 #[test]
 fn a_burst_is_admitted_and_then_one_call_in_each_period() {
-    let mappings = Mappings::new();
+    let limit = Limit::new();
     const START_NS: u64 = 1 << 50;
     let admitted = |calls: u64, at: &dyn Fn(u64) -> u64| {
-        let calls = (0..calls).filter(|&call| mappings.admits(at(call)));
+        let calls = (0..calls).filter(|&call| limit.admits(at(call)));
         calls.count() as u64
     };
     assert_eq!(admitted(3 * BURST, &|_| START_NS), BURST);
@@ -207,6 +260,6 @@ fn a_burst_is_admitted_and_then_one_call_in_each_period() {
     let rested = START_NS + (1_000 + BURST) * PERIOD_NS;
     assert_eq!(admitted(3 * BURST, &|_| rested), BURST);
     // A clock that another processor reads a little late.
-    assert!(!mappings.admits(rested - 1));
+    assert!(!limit.admits(rested - 1));
     assert_eq!(admitted(5, &|call| rested + 2 * PERIOD_NS - call), 2);
 }
