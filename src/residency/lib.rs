@@ -7,6 +7,7 @@
 
 mod group;
 mod smaps;
+mod static_data;
 mod steady;
 mod watch;
 
@@ -15,8 +16,10 @@ use std::io::{BufReader, Read};
 
 use allocsample_record::{MemoryMap, MemoryTotals};
 
+use smaps::read_map;
+use static_data::Modules;
+
 pub use group::Group;
-pub use smaps::read_map;
 pub use steady::Steady;
 pub use watch::{Due, Watch};
 
@@ -68,7 +71,8 @@ impl Source {
     pub fn map(&self, time_ns: u64) -> Option<MemoryMap> {
         let status = std::fs::read(format!("{}/status", self.directory)).ok()?;
         let file = File::open(format!("{}/smaps", self.directory)).ok()?;
-        let mut map = read_map(&mut BufReader::with_capacity(1 << 16, file)).ok()?;
+        let mut modules = Modules::of(&self.directory, self.page_bytes);
+        let mut map = read_map(&mut BufReader::with_capacity(1 << 16, file), &mut modules).ok()?;
         map.group = Group::of(&self.directory).map_or_else(Vec::new, |group| group.figures());
         map.totals.time_ns = time_ns;
         map.totals.peak_resident_bytes = kib_in(&status, b"VmHWM:").unwrap_or(0);

@@ -5,6 +5,8 @@ use std::io::{self, BufRead};
 
 use allocsample_record::{MemoryMap, MemoryMapping};
 
+use crate::static_data::{Modules, Place};
+
 /// Of so many mappings each is kept; the smallest of those beyond are added up by name.
 const MOST_MAPPINGS: usize = 2_000;
 /// Smaller ones are added up by name.
@@ -14,9 +16,9 @@ const LEAST_STACK_BYTES: u64 = 8 << 10;
 /// A guard below a stack is a page, or some of them.
 const LARGEST_GUARD_BYTES: u64 = 1 << 20;
 
-/// The sums and the mappings in a text as `/proc/PID/smaps` has it. The time and the peak are left at 0.
-pub fn read_map(text: &mut dyn BufRead) -> io::Result<MemoryMap> {
-    let mut reading = Reading::default();
+/// The sums and the mappings in a text as `/proc/PID/smaps` has it, with what is in the files. The time and the peak are left at 0.
+pub(crate) fn read_map(text: &mut dyn BufRead, modules: &mut Modules) -> io::Result<MemoryMap> {
+    let mut reading = Reading::of(modules);
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -28,11 +30,13 @@ pub fn read_map(text: &mut dyn BufRead) -> io::Result<MemoryMap> {
     Ok(reading.finish())
 }
 
-#[derive(Default)]
-struct Reading {
+struct Reading<'a> {
+    modules: &'a mut Modules,
     map: MemoryMap,
     numbers: HashMap<Vec<u8>, u32>,
     current: Option<MemoryMapping>,
+    /// Where the static data in the current mapping ends, if other memory follows in it.
+    static_end: Option<u64>,
     before: Before,
 }
 
@@ -42,18 +46,36 @@ struct Before {
     end: u64,
     bytes: u64,
     is_accessible: bool,
-    /// Number of the file's name, if it is the writable part of one, or behind that.
-    file: Option<u32>,
+    /// If it is the writable part of one that is not shared, or behind that.
+    file: Option<Above>,
 }
 
-impl Reading {
+/// A file that static data may follow.
+#[derive(Clone, Copy)]
+struct Above {
+    /// Number of its name.
+    name: u32,
+    place: Place,
+}
+
+impl<'a> Reading<'a> {
+    fn of(modules: &'a mut Modules) -> Self {
+        Self {
+            modules,
+            map: MemoryMap::default(),
+            numbers: HashMap::new(),
+            current: None,
+            static_end: None,
+            before: Before::default(),
+        }
+    }
+
     fn line(&mut self, line: &[u8]) {
         // Of 24 lines of a mapping one begins with an address, and four others matter: Rss, Anonymous, AnonHugePages, Swap.
         if let Some(b'B'..=b'Q' | b'T'..=b'Z') = line.first() {
             return;
         }
         if let Some(mapping) = self.mapping(line) {
-            self.end_mapping();
             self.current = Some(mapping);
             return;
         }
@@ -76,22 +98,33 @@ impl Reading {
         let mut fields = line.splitn(6, |&byte| byte == b' ');
         let (start, end) = range(fields.next()?)?;
         let rights = fields.next()?;
-        let name = fields.nth(3).unwrap_or_default().trim_ascii_start();
+        let offset = std::str::from_utf8(fields.next()?).ok()?;
+        let offset = u64::from_str_radix(offset, 16).ok()?;
+        let name = fields.nth(2).unwrap_or_default().trim_ascii_start();
         let is_file = name.first() == Some(&b'/');
         let number = self.number(name);
         let mut flags = 0;
         let before = std::mem::take(&mut self.before);
-        let file = is_file.then_some(number);
         let mut named = number;
         let is_writable = rights.get(1) == Some(&b'w');
-        // Only behind its writable part has a file static data without initial values.
-        let mut file = file.filter(|_| is_writable);
+        // Only behind its writable part has a file static data without initial values. A loader shares none of it.
+        let is_above = is_file && is_writable && rights.get(3) == Some(&b'p');
+        let place = Place { start, offset };
+        let mut file = is_above.then_some(Above {
+            name: number,
+            place,
+        });
+        let mut static_end = None;
         if before.end == start && name.is_empty() {
             if let Some(above) = before.file {
-                flags |= MemoryMapping::BEHIND_FILE;
-                named = above;
-                // Of a large one the loader makes two: with other rights in between.
-                file = Some(above);
+                let data_end = self.data_end(&above, end - start);
+                if data_end.is_none_or(|it| it > start) {
+                    flags |= MemoryMapping::BEHIND_FILE;
+                    named = above.name;
+                    static_end = data_end.filter(|it| *it < end);
+                    // Of a large one the loader makes two: with other rights in between.
+                    file = Some(above).filter(|_| static_end.is_none());
+                }
             } else if !before.is_accessible && before.bytes <= LARGEST_GUARD_BYTES {
                 flags |= MemoryMapping::BEHIND_GUARD;
             }
@@ -105,6 +138,9 @@ impl Reading {
             is_accessible: rights.starts_with(b"r") || is_writable,
             file,
         };
+        // Its own begins when that of the mapping before is no longer needed.
+        self.end_mapping();
+        self.static_end = static_end;
         Some(MemoryMapping {
             start,
             bytes: end - start,
@@ -112,6 +148,15 @@ impl Reading {
             flags,
             ..MemoryMapping::default()
         })
+    }
+
+    /// Where the static data of a file ends, if it matters in a mapping of this length.
+    fn data_end(&mut self, file: &Above, bytes: u64) -> Option<u64> {
+        if bytes < LEAST_BYTES {
+            return None;
+        }
+        let name = self.map.names.get(file.name as usize)?;
+        self.modules.end_of_static_data(name, file.place)
     }
 
     fn number(&mut self, name: &[u8]) -> u32 {
@@ -130,6 +175,48 @@ impl Reading {
         };
         self.map.totals.resident_bytes += mapping.resident_bytes;
         self.map.totals.anonymous_bytes += mapping.anonymous_bytes;
+        if let Some(end) = self.static_end.take() {
+            let (data, other) = self.split(&mapping, end);
+            self.keep(data);
+            self.keep(other);
+        } else {
+            self.keep(mapping);
+        }
+    }
+
+    /// Divides a mapping into static data and what follows. Static data is small as a rule, so huge and swapped pages go to the rest
+    /// as far as they can.
+    fn split(&mut self, mapping: &MemoryMapping, at: u64) -> (MemoryMapping, MemoryMapping) {
+        let bytes = at - mapping.start;
+        let present = self.modules.present_bytes(mapping.start, at);
+        let resident = present.unwrap_or(bytes).min(mapping.resident_bytes);
+        let other_bytes = mapping.bytes - bytes;
+        let other_swapped = mapping.swapped_bytes.min(other_bytes);
+        let anonymous = resident.min(mapping.anonymous_bytes);
+        let other_anonymous = mapping.anonymous_bytes - anonymous;
+        let other_huge = mapping.huge_bytes.min(other_anonymous);
+        let data = MemoryMapping {
+            bytes,
+            resident_bytes: resident,
+            anonymous_bytes: anonymous,
+            swapped_bytes: mapping.swapped_bytes - other_swapped,
+            huge_bytes: mapping.huge_bytes - other_huge,
+            ..*mapping
+        };
+        let other = MemoryMapping {
+            start: at,
+            bytes: other_bytes,
+            resident_bytes: mapping.resident_bytes - resident,
+            anonymous_bytes: other_anonymous,
+            swapped_bytes: other_swapped,
+            huge_bytes: other_huge,
+            name: self.number(b""),
+            flags: mapping.flags & !MemoryMapping::BEHIND_FILE,
+        };
+        (data, other)
+    }
+
+    fn keep(&mut self, mapping: MemoryMapping) {
         let is_code =
             mapping.is(MemoryMapping::EXECUTABLE) && self.map.name(&mapping).first() == Some(&b'/');
         if mapping.resident_bytes > 0 || mapping.swapped_bytes > 0 || is_code {
@@ -240,7 +327,9 @@ Anonymous:             0 kB
 ";
 
     fn read(text: &str) -> MemoryMap {
-        read_map(&mut text.as_bytes()).expect("text")
+        // No file of it is there.
+        let mut modules = Modules::of("/nothing", 4096);
+        read_map(&mut text.as_bytes(), &mut modules).expect("text")
     }
 
     #[test]
@@ -264,6 +353,67 @@ Anonymous:             0 kB
         assert_eq!(of(b"/memfd:x (deleted)", 0), [0]);
         let resident: u64 = map.mappings.iter().map(|it| it.resident_bytes).sum();
         assert_eq!(resident, map.totals.resident_bytes);
+    }
+
+    /// The anonymous KiB of every mapping with this name in a process that has mapped a module with three pages of zeros.
+    fn behind_a_module(text: &str, file: &[u8]) -> Vec<(String, u64, u8)> {
+        let root = tempfile::tempdir().expect("directory");
+        let library = root.path().join("root/x.so");
+        std::fs::create_dir(root.path().join("root")).expect("directory");
+        std::fs::write(library, file).expect("file");
+        let mut modules = Modules::of(root.path().to_str().expect("UTF-8"), 4096);
+        let map = read_map(&mut text.as_bytes(), &mut modules).expect("text");
+        let sum: u64 = map.mappings.iter().map(|it| it.anonymous_bytes).sum();
+        assert_eq!(sum, map.totals.anonymous_bytes);
+        let row = |it: &MemoryMapping| {
+            let name = String::from_utf8_lossy(map.name(it)).into_owned();
+            (name, it.anonymous_bytes >> 10, it.flags)
+        };
+        map.mappings.iter().map(row).collect()
+    }
+
+    const BEHIND: &str = "\
+7f0000006000-7f0000008000 rw-p 00005000 fe:00 123        /x.so
+Rss:                   8 kB
+Anonymous:             8 kB
+7f0000008000-7f0000408000 rw-p 00000000 00:00 0
+Rss:                4000 kB
+Anonymous:          4000 kB
+7f0000408000-7f0000508000 rwxp 00000000 00:00 0
+Rss:                 100 kB
+Anonymous:           100 kB
+";
+
+    #[test]
+    fn memory_behind_the_end_of_static_data_is_not_static() {
+        let module = crate::static_data::tests::module_with_zeros();
+        let row = |name: &str, kib, flags| (name.to_owned(), kib, flags);
+        let behind = MemoryMapping::BEHIND_FILE;
+        let divided = [
+            row("/x.so", 8, 0),
+            row("/x.so", 12, behind),
+            row("", 3988, 0),
+            row("", 100, MemoryMapping::EXECUTABLE),
+        ];
+        let mut found = behind_a_module(BEHIND, &module);
+        found.sort_by_key(|it| divided.iter().position(|row| row == it));
+        assert_eq!(found, divided);
+        // Shared, it is no module; nor is a file of another kind.
+        let nameless = |rows: &[(String, u64, u8)]| -> u64 {
+            let nameless = rows.iter().filter(|row| row.0.is_empty());
+            nameless.map(|row| row.1).sum()
+        };
+        let shared = BEHIND.replace("rw-p 00005000", "rw-s 00005000");
+        assert_eq!(nameless(&behind_a_module(&shared, &module)), 4100);
+        assert_eq!(nameless(&behind_a_module(BEHIND, b"text")), 4100);
+        // Without an answer it may all be static.
+        let code = MemoryMapping::EXECUTABLE;
+        for cut in [&module[..100], &module[..6]] {
+            let found = behind_a_module(BEHIND, cut);
+            assert_eq!(nameless(&found), 0, "{found:?}");
+            assert!(found.contains(&row("/x.so", 4000, behind)), "{found:?}");
+            assert!(found.contains(&row("/x.so", 100, behind | code)));
+        }
     }
 
     #[test]
