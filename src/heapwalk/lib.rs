@@ -1,4 +1,4 @@
-//! What glibc's malloc holds in another process, chunk by chunk.
+//! What allocators hold in another process: glibc's malloc chunk by chunk, CPython's pool by pool.
 //!
 //! The other process runs no code of ours and is not stopped. Its memory is read through `/proc/PID/mem`, and only pages that
 //! are resident, so a reading swaps nothing in. The walk follows the headers of the chunks, which lie back to back in the heap
@@ -14,10 +14,11 @@
 //!
 //! A chunk is free in a bin if its successor says so. Chunks in thread caches (tcache) and in fastbins look as if in use: the
 //! lists of both are read besides. Works for glibc 2.26 and later on 64-bit machines; other allocators have no arena that is
-//! found here.
+//! found here. Blocks with mappings of their own, and the arenas of CPython, are known by their content instead ([`Contents`]).
 #![forbid(unsafe_code)]
 
 mod arena;
+mod by_content;
 mod caches;
 mod chunk;
 mod heap;
@@ -26,6 +27,7 @@ mod process;
 mod segment;
 mod window;
 
+pub use by_content::{Content, Contents, Known};
 pub use heap::{Arena, Block, Heap, Piece, Sizes};
 pub use pages::{Holding, Parts};
 pub use process::Process;

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use crate::by_content::Contents;
 use crate::heap::Heap;
 use crate::window::{Mapping, Target};
 
@@ -52,6 +53,13 @@ impl Process {
             }
         }
         Ok(None)
+    }
+
+    /// What is known by its content alone, beside what was walked.
+    pub fn contents(&self, heap: Option<&Heap>) -> io::Result<Contents> {
+        let walked = heap.into_iter().flat_map(Heap::pieces);
+        let walked: Vec<_> = walked.map(|it| it.start..it.end).collect();
+        Ok(Contents::find(self, &self.mappings()?, &walked))
     }
 
     /// Whether reading took so long that it was given up.

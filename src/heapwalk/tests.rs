@@ -8,7 +8,7 @@ use crate::chunk::{OVERHEAD, TO_BLOCK};
 use crate::segment::Budget;
 use crate::{Heap, Mapping, Parts, Target};
 
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 const LIBC: u64 = 0x7f00_0000_0000;
 const BRK: u64 = 0x5500_0000_0000;
 /// From the start of libc's data.
@@ -16,13 +16,13 @@ const BINS_AT: u64 = 0x500;
 
 /// Memory in a few pieces, with pages that are not resident.
 #[derive(Clone, Default)]
-struct Fake {
-    pieces: BTreeMap<u64, Vec<u8>>,
-    absent: Vec<u64>,
+pub(crate) struct Fake {
+    pub pieces: BTreeMap<u64, Vec<u8>>,
+    pub absent: Vec<u64>,
 }
 
 impl Fake {
-    fn put(&mut self, address: u64, word: u64) {
+    pub fn put(&mut self, address: u64, word: u64) {
         let (start, bytes) = self
             .pieces
             .range_mut(..=address)
@@ -32,7 +32,7 @@ impl Fake {
         bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
-    fn mappings(&self) -> Vec<Mapping> {
+    pub fn mappings(&self) -> Vec<Mapping> {
         let name = |start| match start {
             LIBC => "/lib/libc.so.6",
             BRK => "[heap]",
