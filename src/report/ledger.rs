@@ -31,8 +31,8 @@ use crate::shares::{self, is_embedded, live_at};
 use entries::{Entries, Entry};
 
 pub use csv::write_csv;
-pub(crate) use held::lost_by_malloc;
 pub use held::{Held, Holder, Reason, Walked};
+pub(crate) use held::{Outside, lost_by_malloc};
 pub use json::to_json;
 pub use own::{Agreement, OwnCount};
 pub use text::{Options, write};
@@ -164,13 +164,18 @@ impl Ledger {
         Self::build(profile, map, None, false)
     }
 
-    /// Of one reading, with malloc's heap as it was walked about the same time.
+    /// Of one reading, with the process as it was read from outside about the same time.
     pub fn of_walked(profile: &Profile, map: &MemoryMap, walked: Walked) -> Self {
-        let held = Held::of(profile, walked);
-        Self::build(profile, map, Some(held), true)
+        let outside = Outside::of(profile, walked);
+        Self::build(profile, map, Some(outside), true)
     }
 
-    fn build(profile: &Profile, map: &MemoryMap, held: Option<Held>, has_sites: bool) -> Self {
+    fn build(
+        profile: &Profile,
+        map: &MemoryMap,
+        outside: Option<Outside>,
+        has_sites: bool,
+    ) -> Self {
         let mut entries = Entries {
             profile,
             allocators: allocators(profile),
@@ -178,17 +183,22 @@ impl Ledger {
             has_sites,
             calls: profile.mapped_at(map.totals.time_ns),
             likely: likely_owner(profile),
+            known: match &outside {
+                Some(outside) => &outside.contents.known,
+                None => &[],
+            },
             guards_mean_stacks: (profile.notes.iter()).any(|(note, _)| *note == Note::Attached)
                 && crate::runtimes::unsampled_malloc(profile).is_none(),
             rows: BTreeMap::new(),
         };
-        let machines = machines(profile);
+        let has_pools = outside.as_ref().is_some_and(Outside::has_pools);
+        let machines = machines(profile, has_pools);
         let name_of = |heap: Option<HeapId>| {
             let heap = heap.and_then(|heap| profile.vm.heaps.get(&heap));
             heap.map_or("an allocator", |heap| &*heap.name)
         };
-        let shares = match &held {
-            Some(held) => shares::of_walked(profile, map, held),
+        let shares = match &outside {
+            Some(outside) => shares::of_read(profile, map, outside),
             None => shares::of(profile, map),
         };
         for (mapping, share) in map.mappings.iter().zip(shares) {
@@ -225,14 +235,22 @@ impl Ledger {
         let mut rows: Vec<LedgerRow> = entries.rows.into_values().map(Entry::finish).collect();
         // Of malloc, of each allocator beside it, and of all machines together.
         let mut sums: BTreeMap<Option<HeapId>, Estimate> = BTreeMap::new();
-        if let Some(held) = &held {
+        if let Some(held) = outside.as_ref().and_then(|it| it.held.as_ref()) {
             sums.insert(Some(HeapId::MALLOC), held.rounding);
         }
         // What was walked is no estimate, but for what sizes were rounded up by.
-        let is_walked = |address| held.as_ref().is_some_and(|held| held.contains(address));
+        let is_walked = |address| outside.as_ref().is_some_and(|it| it.has_counted(address));
+        let in_pools = match has_pools {
+            true => shares::of_python(profile),
+            false => Vec::new(),
+        };
         for live in live_at(profile, map.totals.time_ns) {
             let heap = live.sample.heap;
-            if heap == HeapId::MALLOC && is_walked(live.sample.address) {
+            let is_counted = match heap {
+                HeapId::MALLOC => is_walked(live.sample.address),
+                heap => in_pools.contains(&heap),
+            };
+            if is_counted {
                 continue;
             }
             let is_own = heap == HeapId::MALLOC || is_embedded(profile, heap);
@@ -264,6 +282,7 @@ impl Ledger {
                 }
             }
         }
+        let held = outside.and_then(|it| it.held);
         let row = rows
             .iter_mut()
             .find(|row| row.account == Account::MallocHeld);
@@ -401,11 +420,12 @@ fn free_blocks(allocator: &str) -> String {
     format!("{allocator}: free blocks, overhead")
 }
 
-/// The heaps of virtual machines with samples, in words.
-fn machines(profile: &Profile) -> String {
+/// The heaps of virtual machines with samples, in words, and CPython's if its pools are known.
+fn machines(profile: &Profile, has_pools: bool) -> String {
     let mut names: Vec<&str> = (profile.vm.heaps.values())
         .filter(|heap| heap.kind != Some(HeapKind::Allocator))
         .map(|heap| heap.name.as_str())
+        .chain(has_pools.then_some("python"))
         .collect();
     names.sort_unstable();
     names.dedup();

@@ -4,6 +4,8 @@
 //! sampled allocator keeps for itself counts as its own: the heap of `brk` and the arenas of glibc's malloc, and mappings in
 //! which objects of a virtual machine were sampled.
 
+mod outside;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -14,7 +16,9 @@ use allocsample_profile::{
 use allocsample_sampling::Estimate;
 
 use crate::arenas::Arenas;
-use crate::ledger::{Held, Ledger, lost_by_malloc};
+use crate::ledger::Ledger;
+
+pub(crate) use outside::of_read;
 
 /// What the sampled heaps have of the resident anonymous memory in a mapping, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -107,7 +111,7 @@ fn has_mappings_of_its_own(profile: &Profile) -> bool {
 
 /// Heaps of CPython's. Elsewhere a sampled object of theirs is made as large ones are, by malloc, while the others lie in
 /// arenas.
-fn of_python(profile: &Profile) -> Vec<HeapId> {
+pub(crate) fn of_python(profile: &Profile) -> Vec<HeapId> {
     let heaps = profile.vm.heaps.iter();
     let of_python = heaps.filter(|(_, heap)| heap.name == "python");
     of_python.map(|(&id, _)| id).collect()
@@ -472,48 +476,4 @@ impl<'a> OwnMappings<'a> {
         let mapper = mapper.and_then(|module| self.profile.module(module));
         !call.mapped.change.is_own() && mapper.is_some_and(|it| Some(it.name()) == file)
     }
-}
-
-/// The same where malloc's heap was walked: there the walk says what is in blocks, and what malloc has besides.
-pub(crate) fn of_walked(profile: &Profile, map: &MemoryMap, held: &Held) -> Vec<Share> {
-    let mut shares = of(profile, map);
-    let mappings = &map.mappings;
-    // What is in blocks, and all that is malloc's.
-    let mut walked = vec![(0, 0); mappings.len()];
-    let unnamed_sum = (mappings.iter()).position(|it| is_sum(it) && map.name(it).is_empty());
-    for piece in &held.pieces {
-        let after = mappings.partition_point(|it| it.start <= piece.start);
-        let listed = after
-            .checked_sub(1)
-            .filter(|&index| !is_sum(&mappings[index]) && piece.start < end_of(&mappings[index]));
-        // A small one is in the sum of its kind.
-        if let Some(index) = listed.or(unnamed_sum) {
-            let (in_use, all) = &mut walked[index];
-            *in_use += piece.parts.in_use;
-            *all += piece.parts.sum() - piece.parts.lost + lost_by_malloc(piece);
-        }
-    }
-    let in_use: u64 = held.parts.in_use;
-    let requested = 1.0 - held.rounding.value() / (in_use as f64).max(1.0);
-    for ((share, mapping), (in_use, all)) in shares.iter_mut().zip(mappings).zip(walked) {
-        if all == 0 {
-            continue;
-        }
-        let others = share.objects + share.embedded;
-        let anonymous = (mapping.anonymous_bytes as f64 - others).max(0.0);
-        let malloc = (in_use as f64 * requested.clamp(0.0, 1.0)).min(anonymous);
-        let all = (all as f64).min(anonymous);
-        // A sum may have large blocks of their own mappings besides.
-        if is_sum(mapping) {
-            share.malloc = share.malloc.max(malloc).min(anonymous);
-            share.malloc_held = (all - malloc).min(anonymous - share.malloc);
-            continue;
-        }
-        share.malloc = malloc;
-        share.malloc_held = all - malloc;
-        // What else may lie in the heap of `brk` is not malloc's.
-        share.objects_held = 0.0;
-        share.embedded_held = 0.0;
-    }
-    shares
 }

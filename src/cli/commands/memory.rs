@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use allocsample_heapwalk::{Heap, Process};
+use allocsample_heapwalk::{Contents, Heap, Process};
 use allocsample_profile::{MemoryMap, Profile};
 use allocsample_report::ledger::{self, Options, Walked};
 use allocsample_report::{Ledger, Width};
@@ -109,27 +109,33 @@ impl Now {
         }
         let time_ns = running::now_ns();
         // Large heaps have many chunks, whatever the size of the profile.
-        let heap = memory::without_bound(|| heap_of(pid, page_bytes));
-        let walked = heap.map(|heap| Walked { time_ns, heap });
+        let read = memory::without_bound(|| read(pid, page_bytes));
+        let walked = read.map(|(heap, contents)| Walked {
+            time_ns,
+            heap,
+            contents,
+        });
         Ok(Self { map, walked })
     }
 }
 
-/// What malloc holds in the process; `None` if that is not glibc's, or cannot be read.
-fn heap_of(pid: u32, page_bytes: u64) -> Option<Heap> {
+/// What malloc holds in the process, if that is glibc's, and what is known by its content. `None`: it cannot be read.
+fn read(pid: u32, page_bytes: u64) -> Option<(Option<Heap>, Contents)> {
     let refused = |error: std::io::Error| {
         exit::remark(format_args!(
-            "process {pid}: its heap cannot be read ({error}), so it is not known why malloc keeps free memory; reading takes the rights of a debugger"
+            "process {pid}: its heap cannot be read ({error}), so it is not known why malloc keeps free memory, nor whose memory from before an attach is; reading takes the rights of a debugger"
         ));
     };
     let process = Process::open(pid, page_bytes).map_err(refused).ok()?;
     let heap = process.heap().map_err(refused).ok()?;
-    if process.is_late() || heap.as_ref().is_some_and(Heap::is_cut_short) {
+    let contents = process.contents(heap.as_ref()).map_err(refused).ok()?;
+    let is_cut_short = heap.as_ref().is_some_and(Heap::is_cut_short) || contents.is_cut_short;
+    if process.is_late() || is_cut_short {
         exit::remark(format_args!(
             "process {pid}: its heap was read in part only, because it takes too long"
         ));
     }
-    heap
+    Some((heap, contents))
 }
 
 fn without_profile(pid: u32) -> anyhow::Result<Profile> {

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use allocsample_heapwalk::Known;
 use allocsample_profile::{
     MappedRanges, MappingCall, MemoryMap, MemoryMapping, ModuleId, Profile, readable,
 };
 
+use super::held::known_bytes_within;
 use super::{Account, FILES, LedgerRow, Site, frames_of, machines};
 use crate::arenas::Arenas;
 use crate::shares::Share;
@@ -49,6 +51,8 @@ pub(super) struct Entries<'a> {
     pub(super) guards_mean_stacks: bool,
     /// Whose the memory is that no call has made, where only one could have it.
     pub(super) likely: Option<String>,
+    /// By address, what is no call's because its content is known.
+    pub(super) known: &'a [Known],
     pub(super) rows: BTreeMap<(Account, String), Entry>,
 }
 
@@ -137,23 +141,37 @@ impl Entries<'_> {
         let calls: Vec<(u64, u64, usize)> = (self.calls)
             .within(mapping.start, end_of(mapping))
             .collect();
-        let ruled_out = self.arenas.ruled_out(&self.calls, mapping);
+        let unknown_bytes =
+            |start: u64, end: u64| end - start - known_bytes_within(self.known, start, end);
+        let unknown = unknown_bytes(mapping.start, end_of(mapping));
+        // More is resident than when the content was read.
+        if unknown == 0 {
+            return bytes;
+        }
+        // Where content is known, objects are in no other place.
+        let ruled_out = match unknown == mapping.bytes {
+            true => self.arenas.ruled_out(&self.calls, mapping),
+            false => 0.0,
+        };
         let without_objects = bytes.min(all * ruled_out);
         let others = bytes - without_objects;
         // What a byte of either kind has, mapped for objects or not.
-        let length = mapping.bytes as f64;
+        let length = unknown as f64;
         let (per_byte, per_byte_without) = (
             others / (length * (1.0 - ruled_out)).max(1.0),
             without_objects / (length * ruled_out).max(1.0),
         );
-        let mut unmapped = mapping.bytes;
+        let mut unmapped = unknown;
         for (start, end, row) in calls {
-            unmapped -= end - start;
+            let unknown = unknown_bytes(start, end);
+            unmapped -= unknown;
             let mapped = (end - start) as f64;
-            let part = match self.arenas.may_be_of(&self.profile.mappings[row]) {
-                true => mapped * per_byte,
-                false => mapped * per_byte_without,
+            let per_byte = match self.arenas.may_be_of(&self.profile.mappings[row]) {
+                _ if ruled_out == 0.0 => per_byte,
+                true => per_byte,
+                false => per_byte_without,
             };
+            let part = unknown as f64 * per_byte;
             self.add_call(owner(self, row), row, part, mapped);
         }
         match unmapped {
@@ -207,7 +225,7 @@ impl Entries<'_> {
             }
             Some(None) => "mapped by code of no module".to_owned(),
             None if self.has_frames_of_a_machine(call) => {
-                format!("mapped by {}", machines(self.profile))
+                format!("mapped by {}", machines(self.profile, false))
             }
             None => format!("mapped by {}, without a stack", call.mapped.change.name()),
         };

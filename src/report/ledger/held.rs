@@ -28,20 +28,73 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_heapwalk::{Arena, Heap, Parts, Piece};
+use allocsample_heapwalk::{Arena, Content, Contents, Heap, Known, Parts, Piece};
 use allocsample_profile::{Frame, HeapId, Profile, StackId};
 use allocsample_sampling::Estimate;
 
 use crate::shares::live_at;
 use crate::{FrameId, Frames, origin};
 
-/// Malloc's heap at a moment.
+/// A process as it was read from outside.
 #[derive(Clone, Debug)]
 pub struct Walked {
     /// When the walk began. CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// What it found.
-    pub heap: Heap,
+    /// What malloc's heap holds, if it was walked.
+    pub heap: Option<Heap>,
+    /// What is known by its content alone.
+    pub contents: Contents,
+}
+
+/// The same, with what the profile knows of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Outside {
+    pub held: Option<Held>,
+    pub contents: Contents,
+}
+
+impl Outside {
+    pub fn of(profile: &Profile, walked: Walked) -> Self {
+        let Walked {
+            time_ns,
+            heap,
+            contents,
+        } = walked;
+        Self {
+            held: heap.map(|heap| Held::of(profile, time_ns, heap)),
+            contents,
+        }
+    }
+
+    /// Whether the blocks of malloc there were counted.
+    pub fn has_counted(&self, address: u64) -> bool {
+        let is_walked = (self.held.as_ref()).is_some_and(|held| held.contains(address));
+        is_walked
+            || self
+                .known_at(address)
+                .is_some_and(|it| it.content == Content::MallocBlock)
+    }
+
+    fn known_at(&self, address: u64) -> Option<&Known> {
+        let known = &self.contents.known;
+        let after = known.partition_point(|it| it.start <= address);
+        known
+            .get(after.checked_sub(1)?)
+            .filter(|it| address < it.end)
+    }
+
+    /// Whether objects of CPython were counted.
+    pub fn has_pools(&self) -> bool {
+        let mut known = self.contents.known.iter();
+        known.any(|it| it.content == Content::PythonPool)
+    }
+}
+
+/// How many of the addresses in a range are known by their content.
+pub(super) fn known_bytes_within(known: &[Known], start: u64, end: u64) -> u64 {
+    let first = known.partition_point(|it| it.end <= start);
+    let within = known.iter().skip(first).take_while(|it| it.start < end);
+    within.map(|it| it.end.min(end) - it.start.max(start)).sum()
 }
 
 /// Blocks of one site that hold free memory.
@@ -108,8 +161,7 @@ fn stands_for(objects: Estimate, held: f64) -> Estimate {
 
 impl Held {
     /// Of a profile that was read after the walk: it knows what was alive then.
-    pub fn of(profile: &Profile, walked: Walked) -> Self {
-        let Walked { time_ns, mut heap } = walked;
+    pub fn of(profile: &Profile, time_ns: u64, mut heap: Heap) -> Self {
         let pieces: Vec<Piece> = heap.pieces().collect();
         let samples = live_at(profile, time_ns);
         let live: Vec<_> = samples

@@ -1,7 +1,10 @@
 //! Readings and calls made for the purpose.
 
 use super::*;
-use allocsample_profile::{Mapped, MappingCall, MappingChange, SampleFlags, ThreadId};
+use allocsample_heapwalk::{Content, Contents, Known};
+use allocsample_profile::{
+    IntervalInfo, Mapped, MappingCall, MappingChange, Sample, SampleFlags, Sampling, ThreadId,
+};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -49,6 +52,28 @@ fn profile(names: &[&str], mappings: Vec<MemoryMapping>, calls: Vec<MappingCall>
     });
     profile.mappings = calls;
     profile
+}
+
+/// A process that was read from outside, with this memory.
+fn read_with(known: Vec<Known>) -> Walked {
+    Walked {
+        time_ns: 5,
+        heap: None,
+        contents: Contents {
+            known,
+            is_cut_short: false,
+        },
+    }
+}
+
+fn known(start: u64, mib: u64, live_mib: u64, content: Content) -> Known {
+    Known {
+        start,
+        end: start + mib * MIB,
+        content,
+        resident_bytes: mib * MIB,
+        live_bytes: live_mib * MIB,
+    }
 }
 
 fn mib(ledger: &Ledger, account: Account) -> f64 {
@@ -136,6 +161,59 @@ fn of_a_mapping_that_is_claimed_in_part_the_rest_is_unexplained() {
     assert_eq!(mib(&ledger, Account::Unexplained), 1.5);
 }
 
+/// Of 16 MiB in one mapping, 12 are resident: 4 in a block, 2 in pools, and 6 that a call has mapped.
+#[test]
+fn memory_that_is_known_by_its_content_is_its_allocators_and_the_rest_the_calls() {
+    let start = 1 << 40;
+    let calls = vec![call(MappingChange::Map, start + 6 * MIB, 10)];
+    let mappings = vec![mapping(start, 16, 12, 0, 0)];
+    let mut profile = profile(&[""], mappings, calls);
+    let all = vec![
+        known(start, 4, 4, Content::MallocBlock),
+        known(start + 4 * MIB, 2, 1, Content::PythonPool),
+    ];
+    let of = |profile: &Profile| {
+        let walked = read_with(all.clone());
+        let ledger = Ledger::of_walked(profile, &profile.memory[0], walked);
+        for (account, expected) in [
+            (Account::Malloc, 4.0),
+            (Account::MallocHeld, 0.0),
+            (Account::Objects, 1.0),
+            (Account::ObjectsHeld, 1.0),
+            (Account::Mapped, 6.0),
+            (Account::Unexplained, 0.0),
+        ] {
+            assert!(
+                (mib(&ledger, account) - expected).abs() < 1e-6,
+                "{account:?}"
+            );
+        }
+        ledger
+    };
+    let ledger = of(&profile);
+    let live = ledger.of_row(Account::Objects, "python: live objects");
+    assert_eq!(live, MIB as f64);
+    // A sample of the block is not counted once more, and it is no estimate.
+    profile.intervals.push(IntervalInfo {
+        time_ns: 0,
+        sampling: Sampling::Poisson,
+        interval_bytes: 1 << 20,
+        seed: 1,
+    });
+    profile.samples.push(Sample {
+        address: start + 16,
+        size: 4 * MIB - 4096,
+        ..Sample::default()
+    });
+    assert!(mib(&Ledger::of(&profile, &profile.memory[0]), Account::Malloc) > 3.0);
+    let ledger = of(&profile);
+    let malloc = ledger
+        .rows
+        .iter()
+        .find(|row| row.account == Account::Malloc);
+    assert_eq!(malloc.expect("a row").stderr_bytes, None);
+}
+
 #[test]
 fn a_reading_of_an_earlier_version_has_its_files_in_one_row() {
     let mut profile = profile(&["[heap]"], vec![mapping(MIB, 4, 4, 0, 0)], Vec::new());
@@ -150,6 +228,7 @@ proptest! {
     fn the_rows_add_up_to_what_is_resident(
         parts in proptest::collection::vec((0..6_u32, 1..9_u64, any::<[u8; 2]>(), 0..4_u8), 0..12),
         calls in proptest::collection::vec((0..40_u64, 1..9_u64, 0..MappingChange::ALL.len()), 0..20),
+        contents in proptest::collection::vec((0..3_u64, 1..4_u64, any::<bool>(), 0..4_u64), 0..12),
     ) {
         let names = ["", "[heap]", "[stack]", "/lib/libx.so", "/memfd:x (deleted)", "[vdso]"];
         let mut start = 1 << 30;
@@ -167,14 +246,26 @@ proptest! {
             .map(|(at, length, number)| call(change(number), (1 << 30) + at * MIB, length))
             .collect();
         let profile = profile(&names, mappings, calls);
-        let ledger = Ledger::of(&profile, &profile.memory[0]);
-        let sum: f64 = ledger.rows.iter().map(|row| row.resident_bytes).sum();
-        let resident = profile.memory[0].totals.resident_bytes as f64;
-        prop_assert!((sum - resident).abs() < 1.0, "{sum} {resident} {:?}", ledger.rows);
-        for row in &ledger.rows {
-            prop_assert!(row.resident_bytes >= row.anonymous_bytes && row.anonymous_bytes >= 0.0);
-            let of_sites: f64 = row.sites.iter().map(|site| site.resident_bytes).sum();
-            prop_assert!(of_sites <= row.resident_bytes + 1.0);
+        // What is known may also be wrong by now.
+        let mut start = 1 << 30;
+        let contents = contents.into_iter().map(|(gap, length, is_block, live)| {
+            let content = if is_block { Content::MallocBlock } else { Content::PythonPool };
+            let known = known(start + gap * MIB, length, live.min(length), content);
+            start = known.end;
+            known
+        });
+        let read = read_with(contents.collect());
+        let map = &profile.memory[0];
+        for ledger in [Ledger::of(&profile, map), Ledger::of_walked(&profile, map, read)] {
+            let sum: f64 = ledger.rows.iter().map(|row| row.resident_bytes).sum();
+            let resident = profile.memory[0].totals.resident_bytes as f64;
+            prop_assert!((sum - resident).abs() < 1.0, "{sum} {resident} {:?}", ledger.rows);
+            for row in &ledger.rows {
+                prop_assert!(row.resident_bytes >= row.anonymous_bytes);
+                prop_assert!(row.anonymous_bytes >= 0.0);
+                let of_sites: f64 = row.sites.iter().map(|site| site.resident_bytes).sum();
+                prop_assert!(of_sites <= row.resident_bytes + 1.0);
+            }
         }
     }
 }

@@ -1,0 +1,173 @@
+//! Promise: `allocsample memory PID` knows malloc's and CPython's memory that was there before anybody looked, and claims no other.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use support::Room;
+use support::python::interpreters;
+use support::room::stderr;
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// 32 MiB in blocks that malloc maps one by one, and tens of MiB in small objects, of which every third is freed. No large block is
+/// freed, since malloc would then have the next ones in its heap.
+const HOLDS: &str = "
+import sys
+arrays = [bytearray(1 << 20) for _ in range(30)] + [bytearray(200 << 10) for _ in range(10)]
+for array in arrays:
+    array[::4096] = b'x' * (len(array) // 4096)
+rows = [{'id': number, 'name': 'row %d' % number, 'of': (number, str(number))} for number in range(60000)]
+rows = [row for number, row in enumerate(rows) if number % 3]
+print('ready', flush=True)
+sys.stdin.read()
+";
+
+/// The same, and 24 MiB that it maps itself: numbers, and what looks like the header of a block that is too long.
+const MAPS: &str = "
+import ctypes, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+for content in (7, 0x4001002):
+    at = libc.mmap(None, 12 << 20, 3, 0x22, -1, 0)
+    words = (ctypes.c_uint64 * (12 << 17)).from_address(at)
+    for page in range(0, 12 << 17, 512):
+        words[page + 1] = content
+";
+
+/// Ends with its standard input.
+struct Resting {
+    child: Child,
+}
+
+impl Resting {
+    fn start(python: &Path, script: &str) -> Self {
+        let mut child = Command::new(python)
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python");
+        let mut line = String::new();
+        let output = child.stdout.as_mut().expect("a pipe");
+        BufReader::new(output.by_ref())
+            .read_line(&mut line)
+            .expect("a line");
+        assert_eq!(line, "ready\n", "{}", python.display());
+        Self { child }
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+}
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What is resident of a process now.
+struct Now(Value);
+
+impl Now {
+    fn read(room: &Room, pid: &str) -> Self {
+        let output = room.output(&["memory", "--format", "json", pid]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let mut ledger: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        Self(ledger["last"].take())
+    }
+
+    /// MiB of the rows of an account with this beginning of their name.
+    fn of(&self, account: &str, name: &str) -> f64 {
+        let rows = self.0["rows"].as_array().expect("rows").iter();
+        let rows = rows.filter(|row| {
+            row["account"] == account && row["name"].as_str().is_some_and(|it| it.starts_with(name))
+        });
+        let bytes = rows.map(|row| row["resident_bytes"].as_f64().expect("bytes"));
+        bytes.sum::<f64>() / MIB
+    }
+
+    fn anonymous(&self) -> f64 {
+        self.0["anonymous_bytes"].as_f64().expect("bytes") / MIB
+    }
+
+    fn assert_adds_up(&self) {
+        let rows = self.0["rows"].as_array().expect("rows").iter();
+        let bytes = rows.map(|row| row["resident_bytes"].as_f64().expect("bytes"));
+        let resident = self.0["resident_bytes"].as_f64().expect("bytes");
+        assert!((bytes.sum::<f64>() - resident).abs() < 1e4, "{:#}", self.0);
+    }
+
+    fn assert_is_explained(&self, python: &Path) {
+        self.assert_adds_up();
+        let (unexplained, anonymous) = (self.of("unexplained", ""), self.anonymous());
+        let python = python.display();
+        assert!(
+            unexplained <= 0.02 * anonymous,
+            "{python}: {unexplained} of {anonymous} MiB: {:#}",
+            self.0
+        );
+        // 32 MiB of arrays at least, and some objects that are larger than those in pools.
+        let malloc = self.of("malloc", "malloc: live blocks");
+        assert!(
+            (32.0..60.0).contains(&malloc),
+            "{python}: {malloc} MiB of malloc"
+        );
+        // 40,000 dictionaries of more than 200 bytes, with their strings.
+        let objects = self.of("objects", "python: live objects");
+        assert!(
+            (10.0..50.0).contains(&objects),
+            "{python}: {objects} MiB of objects"
+        );
+        let held = self.of("objects_held", "python: free, or not sampled");
+        assert!(held > 1.0, "{python}: {held} MiB are free");
+        // Nor is anything behind a module static data that is not.
+        let data = self.of("data", "data of modules and files");
+        assert!(data < 8.0, "{python}: {data} MiB of static data");
+    }
+}
+
+#[test]
+fn memory_of_a_python_that_nobody_records_is_explained() {
+    for python in interpreters() {
+        let room = Room::new();
+        let program = Resting::start(&python, HOLDS);
+        Now::read(&room, &program.pid()).assert_is_explained(&python);
+    }
+}
+
+#[test]
+fn memory_from_before_an_attach_is_explained() {
+    for python in interpreters() {
+        let room = Room::new();
+        let program = Resting::start(&python, HOLDS);
+        let pid = program.pid();
+        let attached = room.output(&["attach", &pid, "-o", "it.allocsample"]);
+        assert_eq!(attached.status.code(), Some(0), "{}", stderr(&attached));
+        Now::read(&room, &pid).assert_is_explained(&python);
+    }
+}
+
+#[test]
+fn memory_that_a_program_maps_itself_is_not_claimed() {
+    for python in interpreters() {
+        let room = Room::new();
+        let program = Resting::start(&python, &format!("{MAPS}{HOLDS}"));
+        let now = Now::read(&room, &program.pid());
+        now.assert_adds_up();
+        let unexplained = now.of("unexplained", "");
+        assert!(
+            (23.9..25.5).contains(&unexplained),
+            "{}: {unexplained} MiB: {:#}",
+            python.display(),
+            now.0
+        );
+    }
+}
