@@ -525,3 +525,30 @@ fn a_machine_is_asked_to_collect_and_each_heap_says_what_became_of_it() {
     assert_eq!(heap["live_bytes"], 50_000.0, "{heap}");
     assert_eq!(heap["live_examined_bytes"], 50_000.0, "{heap}");
 }
+
+#[test]
+fn memory_that_a_machine_says_is_its_heap_is_garbage_or_free() {
+    let program = Program::compiled("../vms/ranges.c");
+    for arguments in [&[][..], &["rotate"]] {
+        let room = Room::new();
+        let program = program.path().to_string_lossy();
+        let run = ["run", "-q", "-o", "x.allocsample", "--", &*program];
+        let output = room.output(&[&run[..], arguments].concat());
+        assert!(output.status.success(), "{output:?}");
+        let memory = room.output(&["memory", "--format", "json", "x.allocsample"]);
+        let memory: Value = serde_json::from_slice(&memory.stdout).expect("JSON");
+        let rows = memory["last"]["rows"].as_array().expect("rows");
+        let mib_of = |name: &str| {
+            let row = rows.iter().find(|row| row["name"] == name);
+            let row = row.unwrap_or_else(|| panic!("{arguments:?}: no {name}: {rows:?}"));
+            row["resident_bytes"].as_f64().expect("bytes") / f64::from(1 << 20)
+        };
+        let live = mib_of("org.example.ranges: live objects");
+        let rest = mib_of("org.example.ranges: garbage or free");
+        assert!((live - 1.0).abs() < 0.01, "{arguments:?}: {live}");
+        // The list of mappings may be read while the program touches the last of them.
+        assert!(rest > 16.0 && rest < 63.01, "{arguments:?}: {rest}");
+        let others = mib_of("mapped by ranges");
+        assert!(others > 16.0 && others < 32.1, "{arguments:?}: {others}");
+    }
+}

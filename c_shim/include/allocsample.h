@@ -418,6 +418,11 @@ typedef struct allocsample_hooks {
     /* [any] The collection that `collect` asked for is over, ALLOCSAMPLE_OK; ALLOCSAMPLE_OFF: there will be none. Whoever asked
      * waits for this. ALLOCSAMPLE_INVALID: nobody has asked. */
     int32_t (*collected)(allocsample_heap *heap, int32_t status);
+
+    /* [calm] The addresses from `start` to `end` are the heap's alone: resident memory there that holds no live object is the
+     * collector's, garbage or free. For a heap whose objects are told by keys, or one that keeps much free memory. A later
+     * call with the same `number` replaces the range; an empty range removes it. Copied into profiles that begin later. */
+    int32_t (*heap_range)(allocsample_heap *heap, uint32_t number, uintptr_t start, uintptr_t end);
 } allocsample_hooks;
 
 /* Defined by the agent; NULL without it, and for a version that it does not know. */

@@ -1,6 +1,7 @@
 //! What virtual machines told through the hook ABI: heaps, types, functions, collections, marks.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use allocsample_record::{
     Definition, DefinitionRecord, Fate, GcKind, GcRecord, HeapId, HeapKind, MarkerRecord,
@@ -132,6 +133,8 @@ pub struct VirtualMachines {
     pub functions: HashMap<(HeapId, u32), Function>,
     /// Functions and lines that a number stands for, innermost first; by heap and number.
     pub inlined: HashMap<(HeapId, u32), Vec<(u32, u32)>>,
+    /// Addresses that are a heap's alone, by heap and number.
+    pub ranges: BTreeMap<(HeapId, u32), Range<u64>>,
     /// By heap and number.
     pub statistics: BTreeMap<(HeapId, u32), Statistic>,
     /// In the order in which they were told.
@@ -201,6 +204,19 @@ impl VirtualMachines {
                     Some((u32::from_le_bytes(*function), u32::from_le_bytes(*line)))
                 });
                 self.inlined.insert(key, pairs.collect());
+            }
+            Definition::Range => {
+                let Some((start, end)) = record.name.split_first_chunk() else {
+                    return;
+                };
+                let Some(end) = end.first_chunk() else {
+                    return;
+                };
+                let range = u64::from_le_bytes(*start)..u64::from_le_bytes(*end);
+                match range.is_empty() {
+                    true => self.ranges.remove(&key),
+                    false => self.ranges.insert(key, range),
+                };
             }
         }
     }

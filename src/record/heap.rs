@@ -102,6 +102,8 @@ pub enum Definition {
     Thread = 4,
     /// Inlined functions: the name consists of pairs of a function and a line, 32 bits each, innermost first.
     Inlined = 5,
+    /// Addresses that are the heap's alone: the name consists of the first address and the first one after them, 64 bits each.
+    Range = 6,
 }
 
 impl<'a> DefinitionRecord<'a> {
@@ -139,6 +141,7 @@ impl<'a> DefinitionRecord<'a> {
             3 => Definition::Statistic,
             4 => Definition::Thread,
             5 => Definition::Inlined,
+            6 => Definition::Range,
             _ => return None,
         };
         Some(Self {

@@ -192,7 +192,7 @@ impl Ledger {
             rows: BTreeMap::new(),
         };
         let has_pools = outside.as_ref().is_some_and(Outside::has_pools);
-        let machines = machines(profile, has_pools);
+        let (machines, not_live) = (machines(profile, has_pools), not_live(profile));
         let name_of = |heap: Option<HeapId>| {
             let heap = heap.and_then(|heap| profile.vm.heaps.get(&heap));
             heap.map_or("an allocator", |heap| &*heap.name)
@@ -207,11 +207,7 @@ impl Ledger {
                 (Account::Malloc, LIVE.to_owned(), share.malloc),
                 (Account::MallocHeld, FREE.to_owned(), share.malloc_held),
                 (Account::Objects, objects("live objects"), share.objects),
-                (
-                    Account::ObjectsHeld,
-                    objects("free, or not sampled"),
-                    share.objects_held,
-                ),
+                (Account::ObjectsHeld, objects(not_live), share.objects_held),
                 (
                     Account::Objects,
                     live_blocks(name_of(share.allocator)),
@@ -269,10 +265,7 @@ impl Ledger {
                 ],
                 None => [
                     (Account::Objects, format!("{machines}: live objects")),
-                    (
-                        Account::ObjectsHeld,
-                        format!("{machines}: free, or not sampled"),
-                    ),
+                    (Account::ObjectsHeld, format!("{machines}: {not_live}")),
                 ],
             };
             for row in &mut rows {
@@ -418,6 +411,17 @@ fn live_blocks(allocator: &str) -> String {
 
 fn free_blocks(allocator: &str) -> String {
     format!("{allocator}: free blocks, overhead")
+}
+
+/// What the heaps of virtual machines have besides live objects, in words.
+fn not_live(profile: &Profile) -> &'static str {
+    let heaps = profile.vm.heaps.iter();
+    let mut machines = heaps.filter(|(_, heap)| heap.kind != Some(HeapKind::Allocator));
+    let has_range = |heap| profile.vm.ranges.keys().any(|(of, _)| *of == heap);
+    match !profile.vm.ranges.is_empty() && machines.all(|(heap, _)| has_range(*heap)) {
+        true => "garbage or free",
+        false => "free, or not sampled",
+    }
 }
 
 /// The heaps of virtual machines with samples, in words, and CPython's if its pools are known.

@@ -5,18 +5,18 @@
 //! which objects of a virtual machine were sampled.
 
 mod outside;
+mod own;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use allocsample_profile::{
-    HeapId, HeapKind, MappedRanges, MemoryMap, MemoryMapping, Note, Profile, Sample, Weights,
-    readable,
+    HeapId, HeapKind, MemoryMap, MemoryMapping, Note, Profile, Sample, Weights, readable,
 };
 use allocsample_sampling::Estimate;
 
 use crate::arenas::Arenas;
 use crate::ledger::Ledger;
+use own::{OwnMappings, OwnRanges};
 
 pub(crate) use outside::of_read;
 
@@ -237,6 +237,7 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
     let mut elsewhere = 0.0;
     // Of objects of virtual machines whose place is not known: many bridges know objects by keys or by hidden pointers.
     let mut placeless = 0.0;
+    let mut in_ranges = OwnRanges::of(profile, map);
     let (of_python, is_in_place) = (of_python(profile), has_objects_in_place(profile));
     let is_apart = has_mappings_of_its_own(profile);
     for live in live_at(profile, map.totals.time_ns) {
@@ -245,7 +246,7 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
             placeless += bytes;
             continue;
         }
-        if is_refuted(sample.heap) {
+        if is_refuted(sample.heap) || in_ranges.take(&live) {
             continue;
         }
         // A large block may lie in several mappings: advice to the kernel about a part of it splits them.
@@ -327,7 +328,7 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
                 false => arenas.certain(&calls, mapping),
             };
             let anonymous = mapping.anonymous_bytes as f64;
-            open[index] = anonymous * may_have;
+            open[index] = (anonymous * may_have).min(anonymous - in_ranges.bytes[index]);
             own[index] = (anonymous * arenas.own(&calls, mapping)).min(open[index]);
         }
     }
@@ -397,6 +398,13 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
             let part = anonymous * own_mappings.part(heap, mapping);
             share.embedded_held += (part - share.embedded).clamp(0.0, free(&share));
         }
+        let in_range = in_ranges.bytes[index];
+        if in_range > 0.0 {
+            let live = (in_range * in_ranges.live_share()).min(free(&share));
+            share.objects += live;
+            let of_heap = share.objects + share.objects_held;
+            share.objects_held += (in_range - of_heap).clamp(0.0, free(&share));
+        }
         if of_objects[index] > 0.0 {
             let more = of_objects[index].min(free(&share));
             let live = more.min(live_share * of_objects[index]);
@@ -411,69 +419,4 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
         shares.push(share);
     }
     (shares, objects)
-}
-
-/// What allocators beside malloc have mapped themselves: calls of the files that contain them, in whose memory they had a block at some
-/// time. However little is alive there, nothing else can be.
-struct OwnMappings<'a> {
-    profile: &'a Profile,
-    calls: MappedRanges<usize>,
-    /// Addresses of sampled blocks, by the heap.
-    blocks: BTreeMap<HeapId, Vec<u64>>,
-}
-
-impl<'a> OwnMappings<'a> {
-    fn of(profile: &'a Profile, map: &MemoryMap) -> Self {
-        let mut blocks: BTreeMap<HeapId, Vec<u64>> = profile
-            .vm
-            .heaps
-            .keys()
-            .filter(|heap| is_embedded(profile, **heap))
-            .map(|heap| (*heap, Vec::new()))
-            .collect();
-        let calls = match blocks.is_empty() {
-            true => MappedRanges::new(),
-            false => profile.mapped_at(map.totals.time_ns),
-        };
-        if !blocks.is_empty() {
-            for sample in &profile.samples {
-                if let Some(addresses) = blocks.get_mut(&sample.heap) {
-                    addresses.push(sample.address);
-                }
-            }
-        }
-        for addresses in blocks.values_mut() {
-            addresses.sort_unstable();
-        }
-        Self {
-            profile,
-            calls,
-            blocks,
-        }
-    }
-
-    /// The part of a mapping that an allocator has mapped, from 0 to 1.
-    fn part(&self, heap: HeapId, mapping: &MemoryMapping) -> f64 {
-        let Some(addresses) = self.blocks.get(&heap).filter(|_| !is_sum(mapping)) else {
-            return 0.0;
-        };
-        let has_block = |from: u64, to: u64| {
-            let first = addresses.partition_point(|it| *it < from);
-            addresses.get(first).is_some_and(|it| *it < to)
-        };
-        let ranges = self.calls.within(mapping.start, end_of(mapping));
-        let own = ranges.filter(|(from, to, row)| has_block(*from, *to) && self.is_of(heap, *row));
-        let bytes: u64 = own.map(|(from, to, _)| to - from).sum();
-        bytes as f64 / mapping.bytes.max(1) as f64
-    }
-
-    /// Whether the call came from the file that contains the allocator, which is behind its name.
-    fn is_of(&self, heap: HeapId, row: usize) -> bool {
-        let call = &self.profile.mappings[row];
-        let name = self.profile.vm.heaps.get(&heap).map(|heap| &*heap.name);
-        let file = name.and_then(|name| Some(name.split_once(" in ")?.1));
-        let mapper = self.profile.mapper_of(call);
-        let mapper = mapper.and_then(|module| self.profile.module(module));
-        !call.mapped.change.is_own() && mapper.is_some_and(|it| Some(it.name()) == file)
-    }
 }

@@ -293,6 +293,23 @@ void jvm_collections_begin(void)
     atomic_store_explicit(&is_ready, true, memory_order_release);
 }
 
+/* ZGC maps its objects under several addresses, and reserves none here. */
+void jvm_collections_tell_range(const allocsample_hooks *hooks, allocsample_heap *heap)
+{
+    enum { WORD = sizeof(uintptr_t) };
+    uintptr_t objects, start, words;
+    if (!ALLOCSAMPLE_HAS(hooks, heap_range) || !atomic_load_explicit(&is_ready, memory_order_acquire) ||
+        layout[STATIC_OBJECTS] == JVM_HAS_NO || layout[OBJECTS_RESERVED] == JVM_HAS_NO ||
+        layout[REGION_START] == JVM_HAS_NO || layout[REGION_WORDS] == JVM_HAS_NO)
+        return;
+    objects = *(const uintptr_t *)layout[STATIC_OBJECTS];
+    uintptr_t reserved = objects + (uintptr_t)layout[OBJECTS_RESERVED];
+    if (objects != 0 && foreign_copy(reserved + (uintptr_t)layout[REGION_START], &start, sizeof start) &&
+        foreign_copy(reserved + (uintptr_t)layout[REGION_WORDS], &words, sizeof words) && words != 0 &&
+        words < (UINTPTR_MAX - start) / WORD)
+        hooks->heap_range(heap, 0, start, start + words * WORD);
+}
+
 void jvm_collections_pause_begins(uint64_t now_ns)
 {
     if (atomic_load_explicit(&is_ready, memory_order_acquire))

@@ -112,6 +112,7 @@ static void begin_to_walk(environment jni)
 {
     shim_mute();
     jvm_collections_begin();
+    jvm_collections_tell_range(hooks, heap);
     jvm_native_begin(jni);
     jvm_stack_begin(jvmti, jni);
     shim_unmute();

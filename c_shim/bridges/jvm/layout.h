@@ -49,6 +49,11 @@ enum jvm_field {
     STATIC_THREADS,
     THREADS_LENGTH,
     THREADS_FIRST,
+    /* Java's heap: the addresses that it has reserved, as a start and a number of words; empty under ZGC. */
+    STATIC_OBJECTS,
+    OBJECTS_RESERVED,
+    REGION_START,
+    REGION_WORDS,
     /* If ZGC is the collector: a table of addresses of its variables. */
     STATIC_Z,
     Z_PHASE, /* until JDK 20 */

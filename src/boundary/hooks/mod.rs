@@ -84,6 +84,7 @@ pub struct HookTable {
     sampled_at: unsafe extern "C" fn(HeapHandle, u64, u64, u32, *const RawFrame, usize, u64) -> u64,
     typed: unsafe extern "C" fn(HeapHandle, u64, u32) -> i32,
     collected: unsafe extern "C" fn(HeapHandle, i32) -> i32,
+    heap_range: unsafe extern "C" fn(HeapHandle, u32, u64, u64) -> i32,
 }
 
 // From the header: each field's offset, parameters and result.
@@ -131,6 +132,7 @@ static TABLE: HookTable = HookTable {
     sampled_at: objects::sampled_at,
     typed: objects::typed,
     collected: heaps::collected,
+    heap_range: names::heap_range,
 };
 
 /// The one function that a machine looks for. NULL for a version that this library does not know, and while the agent is

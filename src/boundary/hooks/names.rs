@@ -106,6 +106,28 @@ pub(super) unsafe extern "C" fn define_inlined(
     )
 }
 
+pub(super) unsafe extern "C" fn heap_range(
+    heap: HeapHandle,
+    number: u32,
+    start: u64,
+    end: u64,
+) -> i32 {
+    let _errno = KeepErrno::save();
+    // SAFETY: the header's rules.
+    let Some(heap) = (unsafe { heap_of(heap) }).filter(|_| start <= end) else {
+        return INVALID;
+    };
+    let mut range = [0; 16];
+    let (first, last) = range.split_at_mut(8);
+    first.copy_from_slice(&start.to_le_bytes());
+    last.copy_from_slice(&end.to_le_bytes());
+    result(
+        AGENT
+            .publisher()
+            .define_name(Definition::Range, heap.id(), number, 0, &range, &[]),
+    )
+}
+
 pub(super) unsafe extern "C" fn shadow_stack(heap: HeapHandle, stack: *const ShadowStack) -> i32 {
     // SAFETY: the header's rules.
     let (heap, stack) = unsafe { (heap_of(heap), stack.as_ref()) };
