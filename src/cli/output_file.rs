@@ -181,7 +181,6 @@ enum Place {
     Stream(PathBuf),
 }
 
-/// Looks at what is at the place of an output, which must be nobody else's.
 /// Gives a file another name, which nothing may have so far.
 pub fn rename_to_new(path: &Path, to: &Path) -> io::Result<()> {
     Ok(rustix::fs::renameat_with(
@@ -190,6 +189,17 @@ pub fn rename_to_new(path: &Path, to: &Path) -> io::Result<()> {
         CWD,
         to,
         RenameFlags::NOREPLACE,
+    )?)
+}
+
+/// Gives each of two files the other's name.
+pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    Ok(rustix::fs::renameat_with(
+        CWD,
+        one,
+        CWD,
+        other,
+        RenameFlags::EXCHANGE,
     )?)
 }
 
@@ -210,6 +220,7 @@ pub fn new_directory(name: &Path) -> io::Result<PathBuf> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
+/// Looks at what is at the place of an output, which must be nobody else's.
 fn place(path: &Path) -> anyhow::Result<Place> {
     let named = || path.display().to_string();
     let about = match fs::symlink_metadata(path) {

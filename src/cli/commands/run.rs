@@ -10,6 +10,7 @@ pub mod library;
 pub mod memory;
 pub mod output;
 mod preload;
+mod subject;
 mod target;
 mod traced;
 

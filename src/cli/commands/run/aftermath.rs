@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use allocsample_profile::{ExitHow, Finished, MemoryMap, Profile, Seen};
+use allocsample_profile::{Finished, MemoryMap, Profile, Seen};
 use allocsample_report::time::CpuTime;
 use allocsample_report::{Coverage, Totals, runtimes, text, units};
 use anyhow::bail;
@@ -11,6 +11,7 @@ use anyhow::bail;
 use super::fold::{Folded, fold};
 use super::memory::Readings;
 use super::output::Template;
+use super::subject::{headline, subject};
 use crate::args::{Run, name_of};
 use crate::commands::{convert, view};
 use crate::exit::{self, Ending, name_of_signal};
@@ -36,11 +37,13 @@ impl Found {
             && !is_read_from_outside(self)
     }
 
-    /// What the process allocated, which a runtime that was read from outside does not count.
+    /// What the process allocated: counted, or by the samples where a machine samples by itself and counts nothing.
     pub fn allocated_bytes(&self) -> u64 {
-        match self.profile.sampled_by() {
-            None => self.profile.exact_bytes(),
-            Some(_) => Totals::of(&self.profile).allocated.value() as u64,
+        let counted = self.profile.exact_bytes();
+        let mut heaps = self.profile.vm.heaps.keys();
+        match heaps.all(|heap| self.profile.is_counted(*heap)) {
+            true => counted,
+            false => counted.max(Totals::of(&self.profile).allocated.value() as u64),
         }
     }
 }
@@ -69,7 +72,8 @@ pub fn run(
             Err(error) => exit::complain(&exit::in_one_line(&error)),
         }
     }
-    let mut main = main_profile(&found, pid);
+    let mut main = subject(&found, pid);
+    let has_own = (found.iter()).any(|it| it.profile.process.pid == pid);
     if let Some(of) = main {
         main = Some(drop_empty_beside(&mut found, of));
     }
@@ -148,7 +152,7 @@ pub fn run(
             shown(&folded.directory)
         ));
     }
-    describe(&found[main], pid);
+    describe(&found[main], pid, has_own);
 }
 
 /// [`complete_unguarded`], whatever the profile and the program's debug information may do to us.
@@ -207,26 +211,6 @@ fn convert_beside(options: &Run, path: &Path, profile: &Profile, format: OutputF
     }
 }
 
-/// The profile of the program itself, after its last exec; without one, that of the child that allocated most.
-fn main_profile(found: &[Found], pid: u32) -> Option<usize> {
-    let of_program = (0..found.len()).filter(|&index| found[index].profile.process.pid == pid);
-    of_program
-        .max_by_key(|&index| {
-            let profile = &found[index].profile;
-            let is_last = profile
-                .exit
-                .as_ref()
-                .is_none_or(|it| it.how != ExitHow::Exec);
-            // The heap of the language before the blocks of malloc.
-            (
-                is_last,
-                profile.sampled_by().is_some(),
-                profile.process.end_ns,
-            )
-        })
-        .or_else(|| (0..found.len()).max_by_key(|&index| found[index].allocated_bytes()))
-}
-
 /// Removes profiles without samples of what C code allocated in the process of the one at `main`: most Go programs have C code
 /// and allocate nothing there. Returns its index in what is left.
 fn drop_empty_beside(found: &mut Vec<Found>, main: usize) -> usize {
@@ -243,8 +227,9 @@ fn drop_empty_beside(found: &mut Vec<Found>, main: usize) -> usize {
     main - dropped[..main].iter().filter(|&&it| it).count()
 }
 
-fn describe(found: &Found, pid: u32) {
-    exit::remark(headline(found, pid));
+fn describe(found: &Found, pid: u32, has_own: bool) {
+    let path = shown(&found.path);
+    exit::remark(headline(found, pid, has_own, &path));
     let totals = Totals::of(&found.profile);
     let facts = text::summary_lines(&found.profile, &totals);
     let time = CpuTime::without_functions(&found.profile).map(|time| time.line());
@@ -260,20 +245,7 @@ fn describe(found: &Found, pid: u32) {
     } else {
         ""
     };
-    exit::remark(format_args!(
-        "next: allocsample report {}{is_running}",
-        shown(&found.path)
-    ));
-}
-
-/// Whose profile it is: a shell that only starts others may end without a sample, and then has none of its own.
-fn headline(found: &Found, pid: u32) -> String {
-    let path = shown(&found.path);
-    if found.profile.process.pid == pid {
-        format!("the profile is {path}")
-    } else {
-        format!("the program itself took no sample; the largest profile of its children is {path}")
-    }
+    exit::remark(format_args!("next: allocsample report {path}{is_running}"));
 }
 
 /// The likeliest reason, from what was asked for and how the program ended.
@@ -345,31 +317,6 @@ fn shown(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn found(pid: u32, end_ns: u64) -> Found {
-        let mut profile = Profile::default();
-        profile.process.pid = pid;
-        profile.process.end_ns = end_ns;
-        Found {
-            path: PathBuf::new(),
-            profile,
-            is_running: false,
-        }
-    }
-
-    #[test]
-    fn the_programs_own_last_profile_is_the_one() {
-        let all = [found(8, 90), found(7, 10), found(7, 20), found(9, 99)];
-        assert_eq!(main_profile(&all, 7), Some(2));
-        assert!(main_profile(&all, 1).is_some());
-        assert_eq!(main_profile(&[], 7), None);
-    }
-
-    #[test]
-    fn a_childs_profile_is_not_passed_off_as_the_programs() {
-        assert!(headline(&found(7, 0), 7).starts_with("the profile is "));
-        assert!(headline(&found(8, 0), 7).contains("of its children is "));
-    }
 
     #[test]
     fn paths_can_be_copied_into_a_shell() {

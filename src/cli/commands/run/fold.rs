@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use allocsample_profile::Part;
 
 use super::aftermath::Found;
-use crate::output_file::{new_directory, rename_to_new};
+use crate::output_file::{exchange, new_directory, rename_to_new};
 
 /// The profile of a process that allocated less than this is small.
 const ALWAYS_SMALL_BYTES: u64 = 1 << 20;
@@ -37,6 +37,10 @@ pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (u
     };
     let mut small: Vec<usize> = (0..found.len()).filter(|&index| is_small(index)).collect();
     if small.is_empty() {
+        // A number in the name of a single profile has its reason, such as a file that is somebody else's.
+        if found.iter().any(|it| Some(&*it.path) == asked_for) {
+            give_name(found, main, asked_for);
+        }
         return (main, Folded::default());
     }
     small.sort_by_key(|&index| found[index].profile.process.start_wall_ns);
@@ -61,20 +65,36 @@ pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (u
             moved.push(index);
         }
     }
-    let path = &found[main].path;
-    if let Some(asked_for) = asked_for
-        && is_whole(&found[main])
-        && rename_to_new(path, asked_for).is_ok()
-    {
-        found[main].path = asked_for.to_owned();
-    }
     let main = main - moved.iter().filter(|&&index| index < main).count();
     let mut index = 0;
     found.retain(|_| {
         index += 1;
         !moved.contains(&(index - 1))
     });
+    give_name(found, main, asked_for);
     (main, folded)
+}
+
+/// Gives the profile at `main` the name that its run asked for. Another process of the run that had it gets the other name.
+fn give_name(found: &mut [Found], main: usize, asked_for: Option<&Path>) {
+    let Some(asked_for) = asked_for.filter(|_| is_whole(&found[main])) else {
+        return;
+    };
+    let path = found[main].path.clone();
+    let before = found.iter().position(|it| it.path == asked_for);
+    let is_done = match before {
+        Some(before) if before == main => false,
+        // The name of a Go program's heap says so.
+        Some(before) if found[before].profile.sampled_by().is_some() => false,
+        Some(before) => is_whole(&found[before]) && exchange(&path, asked_for).is_ok(),
+        None => rename_to_new(&path, asked_for).is_ok(),
+    };
+    if is_done {
+        found[main].path = asked_for.to_owned();
+        if let Some(before) = before {
+            found[before].path = path;
+        }
+    }
 }
 
 /// Whether a profile is that of a process which has ended, in one file. The parts of a rotated recording belong together by
@@ -158,6 +178,27 @@ mod tests {
         assert_eq!(files(&directory), left);
         let moved = ["1.sh.7.allocsample", "2.sh.8.allocsample"];
         assert_eq!(files(&directory.join("a.processes")), moved);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn the_process_that_did_the_work_takes_the_name_from_the_program() {
+        let all = [
+            ("a.allocsample", 7, 5 << 20, false),
+            ("a.1.allocsample", 9, 50 << 20, false),
+        ];
+        let (directory, mut found) = profiles("exchange", &all);
+        let name = directory.join("a.allocsample");
+        let (main, folded) = fold(&mut found, 1, Some(&name));
+        assert_eq!((main, folded), (1, Folded::default()));
+        assert_eq!(found[0].path, directory.join("a.1.allocsample"));
+        for (found, pid) in found.iter().zip(["7", "9"]) {
+            assert_eq!(fs::read_to_string(&found.path).unwrap(), pid);
+        }
+        // Not while the program still writes there.
+        found[1].is_running = true;
+        fold(&mut found, 0, Some(&name));
+        assert_eq!(found[1].path, name);
         fs::remove_dir_all(directory).unwrap();
     }
 
