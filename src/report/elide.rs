@@ -20,10 +20,18 @@ pub fn shorten(text: &str, room: usize) -> String {
             .or_else(|| module(&text));
         match part {
             Some(part) => text.replace_range(part, "…"),
-            None => return cut(&text, room, room.saturating_sub(1) / 2),
+            None => return cut_middle(&text, room),
         }
     }
     text
+}
+
+/// Leaves out the middle of a text that is longer than so many characters.
+pub fn cut_middle(text: &str, room: usize) -> String {
+    match length(text) <= room {
+        true => text.to_owned(),
+        false => cut(text, room, room.saturating_sub(1) / 2),
+    }
 }
 
 /// The same for names that are shown together: those that differ stay different, if there is room for it.

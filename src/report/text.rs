@@ -1,5 +1,6 @@
 //! The report in a terminal.
 
+mod command_line;
 mod lifetimes;
 mod redundancy;
 mod table;
@@ -20,6 +21,8 @@ use crate::tree::{Direction, Tree};
 use crate::width::Width;
 use crate::wrappers;
 use crate::{cost, heaps, runtimes, units};
+
+pub use command_line::command_line;
 
 /// What follows the summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,12 +226,6 @@ const LABEL: usize = 11;
 
 fn write_labelled(line: &str, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", options.width.broken(line, LABEL))
-}
-
-/// The program and its arguments in one line, whatever is in them.
-pub fn command_line(profile: &Profile) -> String {
-    let words = profile.process.command_line.join(" ");
-    words.replace(char::is_control, " ")
 }
 
 /// The program, what it allocated, what is alive, the peak, how sure that is, and how much of the process it is.

@@ -68,7 +68,7 @@ fn about(profile: &Profile) -> String {
     let process = &profile.process;
     format!(
         "process    {}  pid {}",
-        process.command_line.join(" "),
+        allocsample_report::text::command_line(profile),
         process.pid
     )
 }
