@@ -5,6 +5,8 @@
 //! mappings in which objects of a virtual machine were sampled. Everything else is listed by its owner where the kernel
 //! names one. A mapping without a name has no known owner, and nothing here guesses one.
 
+mod suspects;
+
 use std::collections::BTreeMap;
 
 use allocsample_profile::{
@@ -12,9 +14,12 @@ use allocsample_profile::{
 };
 use serde_json::{Value, json};
 
-use crate::ledger::{Account, Ledger, LedgerRow};
+use crate::ledger::{Account, LedgerRow};
 use crate::shares::{self, live_at};
 use crate::{runtimes, units};
+
+pub(crate) use suspects::Suspects;
+use suspects::WORTH_A_WARNING;
 
 /// What is known of the memory outside the profile.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,6 +38,8 @@ pub struct Coverage {
     pub largest_row: Option<LedgerRow>,
     /// Modules with an allocator of their own, and its name.
     pub allocators: Vec<(String, String)>,
+    /// Those of them that may have enough of the rest for a warning.
+    pub suspects: Vec<(String, String)>,
     /// Whose the memory without a known owner is, as far as there is only one who could have it; not certain.
     pub likely: Option<String>,
     /// Whether what was allocated before an attach is a part of the rest.
@@ -64,15 +71,7 @@ impl Coverage {
             return None;
         }
         let totals = || profile.memory.iter().map(|map| map.totals);
-        let peak = totals().max_by_key(|it| it.anonymous_bytes)?;
-        let largest_map = (profile.memory.iter())
-            .filter(|map| !map.mappings.is_empty())
-            .max_by_key(|map| map.totals.anonymous_bytes);
-        // One that was read long before the peak says nothing of it.
-        let is_near = |map: &&MemoryMap| {
-            map.totals.anonymous_bytes >= peak.anonymous_bytes - peak.anonymous_bytes / 5
-        };
-        let map = largest_map.filter(is_near);
+        let (map, peak) = judged(profile)?;
         let moment = map.map_or(peak, |map| map.totals);
         // A runtime's own samples have no addresses.
         let map_with_addresses = map.filter(|_| profile.sampled_by().is_none());
@@ -98,17 +97,27 @@ impl Coverage {
             last_bytes: profile.memory.last()?.totals.anonymous_bytes as f64,
             owners,
             largest_row: None,
-            likely: likely(&allocators, &runtimes::unseen(profile)).filter(|_| !is_attached),
-            not_joined: not_joined(profile, &allocators),
+            likely: None,
+            not_joined: None,
+            suspects: allocators.clone(),
             allocators,
             is_attached,
             sampled_by: profile.sampled_by().map(str::to_owned),
             has_pages: profile.pages.heap.is_some(),
             unreconciled,
         };
-        if coverage.is_low() {
-            coverage.largest_row = map.and_then(|map| largest_unseen_row(profile, map));
+        let mut runtimes = runtimes::unseen(profile);
+        // Finding out takes time, and most processes have nobody to suspect.
+        let is_anybody = !(coverage.allocators.is_empty() && runtimes.is_empty());
+        let map = map.filter(|_| coverage.is_low() || is_anybody);
+        let mut found = map.map(|map| Suspects::of(profile, map));
+        if let Some(found) = &mut found {
+            (coverage.suspects).retain(|(file, _)| found.may_include(file));
+            runtimes.retain(|_| found.may_include_a_runtime());
+            coverage.largest_row = found.largest_row.take().filter(|_| coverage.is_low());
         }
+        coverage.likely = likely(&coverage.suspects, &runtimes).filter(|_| !is_attached);
+        coverage.not_joined = not_joined(profile, &coverage.suspects, found.as_ref());
         Some(coverage)
     }
 
@@ -135,7 +144,7 @@ impl Coverage {
             units::bytes(self.anonymous_bytes),
         );
         const SHOWN: usize = 2;
-        let worth_a_word = self.anonymous_bytes / 20.0;
+        let worth_a_word = self.anonymous_bytes * WORTH_A_WARNING;
         let owners = self.owners.iter().filter(|(_, it)| *it >= worth_a_word);
         for (owner, bytes) in owners.take(SHOWN) {
             line += &format!("; {} in {owner}", units::bytes(*bytes));
@@ -152,7 +161,7 @@ impl Coverage {
         const ANY: &str = "comes from another allocator, a runtime's own heap, or mmap";
         self.is_low().then(|| {
             let named = |(module, name): &(String, String)| format!("{module} has {name}");
-            let allocators: Vec<_> = self.allocators.iter().map(named).collect();
+            let allocators: Vec<_> = self.suspects.iter().map(named).collect();
             let whence = match (&self.likely, &self.sampled_by) {
                 (_, Some(runtime)) => format!(
                     "it is garbage and free memory in the heap of {runtime}, or it was allocated before {runtime} took samples"
@@ -167,7 +176,7 @@ impl Coverage {
             };
             let reason = self.not_joined.as_ref();
             let reason = reason.map_or_else(String::new, |why| format!("; {why}"));
-            let advice = if self.not_joined.is_none() && self.allocators.iter().any(may_be_joined) {
+            let advice = if self.not_joined.is_none() && self.suspects.iter().any(may_be_joined) {
                 "; try `--embedded`"
             } else if self.has_pages {
                 "; `report FILE --heap pages` shows who touched it"
@@ -211,6 +220,20 @@ impl Coverage {
     }
 }
 
+/// The reading by which a profile is judged, and the totals at the peak of anonymous memory. A reading without mappings, or one long
+/// before the peak, is none.
+fn judged(profile: &Profile) -> Option<(Option<&MemoryMap>, MemoryTotals)> {
+    let totals = profile.memory.iter().map(|map| map.totals);
+    let peak = totals.max_by_key(|it| it.anonymous_bytes)?;
+    let largest_map = (profile.memory.iter())
+        .filter(|map| !map.mappings.is_empty())
+        .max_by_key(|map| map.totals.anonymous_bytes);
+    let is_near = |map: &&MemoryMap| {
+        map.totals.anonymous_bytes >= peak.anonymous_bytes - peak.anonymous_bytes / 5
+    };
+    Some((largest_map.filter(is_near), peak))
+}
+
 /// Modules with an allocator of their own: not that which `malloc` leads to, whose memory is sampled.
 pub fn allocators(profile: &Profile) -> Vec<(String, String)> {
     let file_of = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
@@ -251,7 +274,11 @@ fn unsampled(profile: &Profile) -> Vec<(String, String)> {
 }
 
 /// Why these are not sampled, although `--embedded` was on.
-fn not_joined(profile: &Profile, allocators: &[(String, String)]) -> Option<String> {
+fn not_joined(
+    profile: &Profile,
+    allocators: &[(String, String)],
+    found: Option<&Suspects>,
+) -> Option<String> {
     let mut notes = profile.notes.iter();
     if !notes.any(|(note, _)| *note == Note::Embedded) {
         return None;
@@ -264,8 +291,12 @@ fn not_joined(profile: &Profile, allocators: &[(String, String)]) -> Option<Stri
     let mut heaps: Vec<String> = inspected.collect();
     // No recorded stack has run through some of these files, so nobody has inspected them.
     let is_sampled = |heap: &str| profile.vm.heaps.values().any(|it| it.name == heap);
+    let may_include = |file: &str| found.is_none_or(|found| found.may_include(file));
     for (heap, _) in declined(profile) {
-        if heap.contains(" in ") && !is_sampled(heap) && !heaps.iter().any(|it| it == heap) {
+        let is_suspect = heap
+            .split_once(" in ")
+            .is_some_and(|(_, file)| may_include(file));
+        if is_suspect && !is_sampled(heap) && !heaps.iter().any(|it| it == heap) {
             heaps.push(heap.to_owned());
         }
     }
@@ -350,17 +381,6 @@ fn account(profile: &Profile, map: &MemoryMap) -> (f64, Vec<(String, f64)>) {
     let mut owners: Vec<_> = owners.into_iter().collect();
     owners.sort_by(|a, b| b.1.total_cmp(&a.1));
     (seen, owners)
-}
-
-/// The row with most anonymous memory beside those of sampled heaps.
-fn largest_unseen_row(profile: &Profile, map: &MemoryMap) -> Option<LedgerRow> {
-    let is_seen = |account| {
-        use Account::{Agent, Malloc, MallocHeld, Objects, ObjectsHeld};
-        matches!(account, Malloc | MallocHeld | Objects | ObjectsHeld | Agent)
-    };
-    let rows = Ledger::without_sites(profile, map).rows.into_iter();
-    let unseen = rows.filter(|row| !is_seen(row.account));
-    unseen.max_by(|a, b| a.anonymous_bytes.total_cmp(&b.anonymous_bytes))
 }
 
 fn owner(mapping: &MemoryMapping, name: &str) -> String {

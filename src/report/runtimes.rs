@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use allocsample_profile::{HeapKind, MemoryMapping, Note, Profile, Runtime, Support, readable};
 
-use crate::coverage::has_heap_in;
+use crate::coverage::{Suspects, has_heap_in};
 
 /// A runtime that is in the process.
 struct Here {
@@ -17,15 +17,31 @@ struct Here {
     is_used: bool,
 }
 
-/// A line for each runtime in the process that the profile does not show, or shows only in part.
+/// A line for each runtime in the process that the profile does not show, or shows only in part. None for a runtime whose heap is not
+/// shown and can only be small: it may be linked into the program and never used.
 pub fn lines(profile: &Profile) -> Vec<String> {
+    let mut suspects = None;
+    let mut is_small = || {
+        let suspects = suspects.get_or_insert_with(|| Suspects::of_profile(profile));
+        (suspects.as_ref()).is_some_and(|it| !it.may_include_a_runtime())
+    };
     let mut lines: Vec<_> = (runtimes(profile).values())
-        .filter_map(|here| line(profile, here))
+        .filter_map(|here| {
+            let line = line(profile, here)?;
+            let is_about_its_heap =
+                line.starts_with("warning: ") && !is_sampled(profile, here.runtime);
+            (!is_about_its_heap || !is_small()).then_some(line)
+        })
         .collect();
     lines.extend(unsampled_malloc(profile).map(malloc_is_elsewhere));
     lines.extend(inlines_functions(profile).then(|| "note: V8 inlines functions, and what an inlined function allocates is charged to its caller: `allocsample run --inlining off` keeps functions apart".to_owned()));
     lines.sort_by_key(|line| line.starts_with("note"));
     lines
+}
+
+/// Whether there are samples of its heap.
+fn is_sampled(profile: &Profile, runtime: &Runtime) -> bool {
+    heap_of(profile, runtime) == Some(false)
 }
 
 /// The module whose malloc stands in front of ours, unless it was sampled where it is.

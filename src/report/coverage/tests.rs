@@ -1,10 +1,13 @@
 //! Readings made for the purpose.
 
 use super::*;
+use crate::Ledger;
 use allocsample_profile::{
     Heap, HeapId, HeapKind, Inspected, Location, Mapped, MappingCall, MappingChange, Module,
     ModuleId, Sample, SampleFlags, StackId, StackNode, ThreadId,
 };
+
+mod suspects;
 
 const MIB: u64 = 1 << 20;
 
