@@ -1,5 +1,6 @@
 //! The report in a terminal.
 
+mod absent;
 mod command_line;
 mod lifetimes;
 mod redundancy;
@@ -123,6 +124,10 @@ pub fn write(
             let table = Table::of_shown(profile, frames, &request);
             write_selected(totals, options, &table.selected, out)?;
             write_measure(totals, options, out)?;
+            if table.rows.is_empty() {
+                let why = absent::line(profile, totals, &table.selected, options);
+                return write_labelled(&why, options, out);
+            }
             table::write(*by, &table, options, out)
         }
         Shape::Tree(direction) => {
@@ -132,6 +137,10 @@ pub fn write(
             let tree = Tree::of(profile, frames, selection, peak, sort, direction);
             write_selected(totals, options, &tree.selected, out)?;
             write_measure(totals, options, out)?;
+            if tree.is_empty() {
+                let why = absent::line(profile, totals, &tree.selected, options);
+                return write_labelled(&why, options, out);
+            }
             tree.write(LEAST_PERCENT, options.width.columns(), options.colour, out)
         }
         Shape::Lifetimes => {

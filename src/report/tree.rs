@@ -156,6 +156,11 @@ impl Tree {
         lines.finish()
     }
 
+    /// Whether no sample has the measure.
+    pub fn is_empty(&self) -> bool {
+        self.children(ROOT).is_empty()
+    }
+
     /// Prints callers above what they call (or the other way round), with the figure below each. A path without a branch
     /// is one line; what has less than `least_percent` of all is left out.
     pub fn write(

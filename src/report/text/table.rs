@@ -129,20 +129,13 @@ impl Columns {
     }
 }
 
-/// Prints the rows of a table, as wide as the terminal.
+/// Prints the rows of a table that has some, as wide as the terminal.
 pub(super) fn write(
     by: By,
     table: &Table,
     options: &Options,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    if table.rows.is_empty() {
-        let why = match table.selected.allocated.samples() + table.selected.live.samples() {
-            0 => "no sample passes the filters",
-            _ => "the samples have none of this measure",
-        };
-        return writeln!(out, "no rows: {why}");
-    }
     let columns = Columns::for_width(options, by);
     writeln!(out, "{}", paint(&columns.head(by), "1", options.colour))?;
     let whole = options.sort.of(&table.selected).value();
