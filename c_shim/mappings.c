@@ -127,6 +127,16 @@ static void tell(const void *caller, enum shim_change change, const void *start,
         keep(caller, &mapping);
 }
 
+void *shim_map_own(size_t bytes)
+{
+    const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *mapped = NEXT(mmap)(NULL, bytes, protection, flags, -1, 0);
+    if (mapped == MAP_FAILED)
+        return NULL;
+    tell(__ehdr_start, SHIM_MAP, mapped, whole_pages(bytes), protection, flags);
+    return mapped;
+}
+
 #define CALLER __builtin_return_address(0)
 
 EXPORT void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)

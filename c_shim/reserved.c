@@ -119,9 +119,9 @@ static _Atomic(uint64_t) *leaf_at(uintptr_t page, bool makes)
         return leaf;
     size_t bytes = LEAF_PAGES / 8;
     int saved_errno = errno;
-    void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *made = shim_map_own(bytes);
     errno = saved_errno;
-    if (made == MAP_FAILED)
+    if (made == NULL)
         return NULL;
     /* Acquire and release: its zeros are seen before it is. */
     if (atomic_compare_exchange_strong_explicit(&leaves[number], &leaf, made, memory_order_acq_rel, memory_order_acquire))

@@ -81,4 +81,5 @@ const struct shim_services shim_services = {
     .redirect_in_program = shim_redirect_in_program,
     .symbol_of_object = shim_symbol_of_object,
     .redirect_in_object = shim_redirect_in_object,
+    .map_own = shim_map_own,
 };

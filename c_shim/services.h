@@ -124,6 +124,10 @@ struct shim_services {
     void *(*symbol_of_object)(uintptr_t start, const char *name);
     /* Makes the object's own calls of a function through its slots call `to`, those that lead to `from`, or all if that is NULL. */
     void (*redirect_in_object)(uintptr_t start, const char *name, const void *from, void *to);
+
+    /* Zeroed pages of the agent's own, which become resident as they are touched; NULL if there are none. Given back, if at all, with
+     * munmap. Calls of mmap by a bridge itself would count as the program's after an attach. */
+    void *(*map_own)(size_t bytes);
 };
 
 /* Filled in when the library is loaded, before any code of it runs. */

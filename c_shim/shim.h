@@ -210,6 +210,8 @@ _Static_assert(sizeof(struct shim_kept_mapping) == 40, "src/agent/shim.rs mirror
 /* Returns false if there are no more. From now on only large ones are kept. */
 HIDDEN bool shim_kept_mapping(size_t index, struct shim_kept_mapping *found);
 
+/* Zeroed pages of the agent's own, or NULL. The library's calls of mmap by its name reach libc, and not us, after an attach. */
+HIDDEN void *shim_map_own(size_t bytes);
 /* `caller` has started a thread, whose descriptor lies here: a pthread_t of glibc is its address. */
 HIDDEN void shim_tell_thread(const void *caller, uintptr_t descriptor, size_t stack_bytes);
 

@@ -5,13 +5,13 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
+#include "services.h"
+
 /* Zeroed pages of their own, which become resident as they are touched; NULL if there are none. Given back, if at all, with
  * munmap. */
 static inline void *memory_map(size_t bytes)
 {
-    void *memory =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
+    return shim_services.map_own(bytes);
 }
 
 #endif
