@@ -103,10 +103,10 @@ static void remove_range(uintptr_t start, uintptr_t end)
 #define LEAF_SHIFT 30
 #define LEAF_PAGES ((size_t)1 << (LEAF_SHIFT - PAGE_SHIFT))
 #define WORD_PAGES ((size_t)64)
-#define ADDRESS_BITS 47
+#define ADDRESS_BITS 48
 #define LEAVES ((size_t)1 << (ADDRESS_BITS - LEAF_SHIFT))
 
-/* 1 MiB, untouched but for the pages that name a leaf. */
+/* 2 MiB, untouched but for the pages that name a leaf. */
 static _Atomic(_Atomic(uint64_t) *) leaves[LEAVES];
 
 static _Atomic(uint64_t) *leaf_at(uintptr_t page, bool makes)

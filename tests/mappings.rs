@@ -209,6 +209,14 @@ fn mappings_of_an_attached_process_are_recorded_until_it_is_detached() {
         .spawn()
         .expect("the program");
     let pid = program.id().to_string();
+    // The loader maps the C library after it has started.
+    let has_libc = || {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"));
+        maps.is_ok_and(|maps| maps.contains("/libc.so.6"))
+    };
+    while !has_libc() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let attached = room.output(&["attach", &pid, "--interval", "64K", "-o", "it.allocsample"]);
     assert_eq!(attached.status.code(), Some(0), "{}", stderr(&attached));
     let path = room.path("it.allocsample");
