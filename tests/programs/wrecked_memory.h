@@ -35,7 +35,13 @@ static void own_stack(uintptr_t *start, uintptr_t *end)
     *end = *start + PAGE; /* less than `main` and its caller have */
 }
 
-const struct shim_services shim_services = {.copy_foreign = copy_foreign, .own_stack = own_stack};
+static void *map_own(size_t bytes)
+{
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return mapped == MAP_FAILED ? NULL : mapped;
+}
+
+const struct shim_services shim_services = {.copy_foreign = copy_foreign, .own_stack = own_stack, .map_own = map_own};
 
 /* ---- wrecks ---- */
 
