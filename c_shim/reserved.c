@@ -41,7 +41,7 @@ static bool read_place(size_t place, uintptr_t *start, uintptr_t *end)
     return *start > CLAIMED && *start < *end;
 }
 
-/* In a full table the range has no place: what is committed of it belongs to the call that reserved it. */
+/* If the table is full, the range is not added. Memory committed in it then belongs to the call that reserved it. */
 static void add(uintptr_t start, uintptr_t end)
 {
     for (size_t place = 0; place < RESERVATIONS; place++) {

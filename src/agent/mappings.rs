@@ -52,9 +52,9 @@ impl Limit {
 
 /// Which calls are recorded.
 pub(crate) struct Mappings {
-    /// Of calls that change what is mapped or usable.
+    /// For calls that change what is mapped or usable.
     changes: Limit,
-    /// Of calls that discard: allocators make many, which shall not take the room of the others.
+    /// For calls that discard memory. Allocators make many, and must not use up the limit of the others.
     discards: Limit,
     /// Calls that were not recorded before there was a recording.
     not_recorded: AtomicU64,

@@ -14,7 +14,7 @@ struct jvm_pause {
 /* Locates the state to read in this JVM. Call once, on a thread attached to the JVM. */
 HIDDEN void jvm_collections_begin(void);
 
-/* Tells the agent which addresses are Java's heap, if that is known. After the function above. */
+/* Reports the address range of the Java heap to the agent, if it is known. Call after jvm_collections_begin. */
 HIDDEN void jvm_collections_tell_range(const allocsample_hooks *hooks, allocsample_heap *heap);
 
 /* Call at the start of a pause, when all Java threads have stopped. */
