@@ -4,6 +4,7 @@
 //! sampled allocator keeps for itself counts as its own: the heap of `brk` and the arenas of glibc's malloc, and mappings in
 //! which objects of a virtual machine were sampled.
 
+mod go;
 mod outside;
 mod own;
 
@@ -306,11 +307,12 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
             }
         }
     }
+    let of_go = go::Arenas::of(profile, map);
     // A mapping that nothing else is known of, where a heap may have its arenas. The kernel puts many right behind a file's.
     let is_open = |index: usize| {
         let mapping = &mappings[index];
         let is_nameless = map.name(mapping).is_empty() || mapping.is(MemoryMapping::BEHIND_FILE);
-        is_nameless
+        (is_nameless || of_go.has(index))
             && !has_malloc[index]
             && !has_objects[index]
             && allocator_of[index].is_none()
@@ -319,7 +321,7 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
     let mut open = vec![0.0; mappings.len()];
     // The part of that which is certainly the runtime's.
     let mut own = vec![0.0; mappings.len()];
-    if placeless > 0.0 || !of_python.is_empty() {
+    if placeless > 0.0 || !of_python.is_empty() || !of_go.is_empty() {
         let (arenas, calls) = (Arenas::of(profile), profile.mapped_at(map.totals.time_ns));
         for (index, mapping) in mappings.iter().enumerate() {
             // The kernel joins arenas with large blocks of malloc's beside them.
@@ -335,7 +337,7 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
     let own_mappings = OwnMappings::of(profile, map);
     for (index, mapping) in mappings.iter().enumerate() {
         let is_of_heap = |it: &Range<u64>| it.start < end_of(mapping) && mapping.start < it.end;
-        if heap.iter().any(is_of_heap) {
+        if heap.iter().any(is_of_heap) || of_go.has(index) {
             own[index] = open[index];
         }
     }
