@@ -3,6 +3,7 @@
 mod aftermath;
 mod child;
 pub mod embedded;
+mod family;
 mod fold;
 mod go;
 mod go_children;

@@ -10,8 +10,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::family::Family;
 use super::go::{Plan, Reading};
-use super::memory::with_descendants;
 use crate::{exit, go_heap};
 
 /// Device and inode of an executable.
@@ -81,9 +81,8 @@ impl GoChildren {
 
 struct Search {
     plan: Plan,
-    root: u32,
+    family: Family,
     is_root_read: bool,
-    page_bytes: u64,
     begin: Instant,
     /// Whether this is a Go program.
     files: HashMap<File, bool>,
@@ -103,9 +102,8 @@ impl Search {
         let now = Instant::now();
         Self {
             plan,
-            root,
+            family: Family::of(root, rustix::param::page_size() as u64),
             is_root_read,
-            page_bytes: rustix::param::page_size() as u64,
             begin: now,
             files: HashMap::new(),
             known: HashMap::new(),
@@ -130,7 +128,7 @@ impl Search {
 
     fn search(&mut self) {
         let begin = Instant::now();
-        let mut pids = with_descendants(self.root, self.page_bytes);
+        let mut pids = self.family.pids().to_vec();
         let listing = begin.elapsed();
         if self.is_root_read {
             pids.remove(0);

@@ -10,6 +10,8 @@ use allocsample_profile::MemoryMap;
 use allocsample_residency::{Due, Source, Watch};
 use rustix::time::ClockId;
 
+use super::family::Family;
+
 const NS_PER_MS: u64 = 1_000_000;
 
 /// What was read, by pid.
@@ -44,10 +46,10 @@ impl MemoryWatch {
 }
 
 struct Watched {
-    root: u32,
+    family: Family,
     page_bytes: u64,
     start_ns: u64,
-    /// The processes that were there when the kernel was last asked: it takes a file for each of their threads.
+    /// The processes that were there when the kernel was last asked.
     pids: Vec<u32>,
     pids_until_ns: u64,
     watches: HashMap<u32, Watch>,
@@ -56,9 +58,10 @@ struct Watched {
 
 impl Watched {
     fn new(root: u32) -> Self {
+        let page_bytes = rustix::param::page_size() as u64;
         Self {
-            root,
-            page_bytes: rustix::param::page_size() as u64,
+            family: Family::of(root, page_bytes),
+            page_bytes,
             start_ns: monotonic_ns(),
             pids: Vec::new(),
             pids_until_ns: 0,
@@ -84,9 +87,8 @@ impl Watched {
     }
 
     fn find_processes(&mut self) {
-        let pids = with_descendants(self.root, self.page_bytes);
-        self.watches.retain(|pid, _| pids.contains(pid));
-        self.pids = pids;
+        self.pids = self.family.pids().to_vec();
+        self.watches.retain(|pid, _| self.pids.contains(pid));
     }
 
     /// A child may come at any time, and end soon.
@@ -125,22 +127,6 @@ impl Watched {
         self.readings.entry(pid).or_default().extend(reading);
         watch.pause_ms()
     }
-}
-
-/// A program that starts thousands of processes is none of which each matters.
-const MOST_PROCESSES: usize = 64;
-
-/// A process and all that it has started, itself first.
-pub fn with_descendants(root: u32, page_bytes: u64) -> Vec<u32> {
-    let mut pids = vec![root];
-    let mut next = 0;
-    while let Some(&pid) = pids.get(next) {
-        next += 1;
-        let children = Source::of(pid, page_bytes).children();
-        let room = MOST_PROCESSES.saturating_sub(pids.len());
-        pids.extend(children.into_iter().take(room));
-    }
-    pids
 }
 
 /// The time on the clock of profiles.
