@@ -1,8 +1,7 @@
-//! Memory of allocators that its content alone gives away.
+//! Recognises memory of allocators by its content.
 //!
-//! Large blocks of glibc's malloc and the arenas of CPython have mappings of their own. No walk leads to them, and whoever was
-//! not there when they were made does not know whose they are. Both have headers, which are checked so strictly that nothing else
-//! looks like them:
+//! Large blocks of glibc's malloc and the arenas of CPython have mappings of their own. No walk leads to them, and a recording that
+//! began later has no call that made them. Both have headers. The checks are so strict that other memory does not pass them:
 //!
 //! ```text
 //! block   at +0   bytes between the start of its mapping and here: 0, or what alignment took
@@ -23,7 +22,7 @@ use std::ops::Range;
 use crate::chunk::{ALIGNMENT, Header};
 use crate::window::{Mapping, Target, Window};
 
-/// Whose memory it is.
+/// The allocator that the memory belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Content {
@@ -40,24 +39,24 @@ pub struct Known {
     pub start: u64,
     /// First address after it.
     pub end: u64,
-    /// Whose it is.
+    /// The allocator that it belongs to.
     pub content: Content,
-    /// What of it is in memory.
+    /// Bytes in memory.
     pub resident_bytes: u64,
     /// The part of that in blocks which are in use.
     pub live_bytes: u64,
 }
 
-/// All that was known.
+/// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// By address; none overlap.
     pub known: Vec<Known>,
-    /// Whether there was more than is looked at.
+    /// Whether a bound ended the search.
     pub is_cut_short: bool,
 }
 
-/// What is looked at, at most.
+/// Bounds of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Pages that are in memory: 64 GiB.
