@@ -163,3 +163,49 @@ fn a_server_answers_every_request_meanwhile() {
     ask(&["shutdown", "nosave"]);
     assert!(server.0.wait().expect("redis-server").success());
 }
+
+/// The loader waits for a library that comes through a pipe, and has not mapped the C library yet.
+#[test]
+fn a_program_that_is_still_being_loaded_is_waited_for() {
+    let room = Room::new();
+    let pipe = room.path("library.so");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    let mut program = Server(
+        Command::new("cat")
+            .env("LD_PRELOAD", &pipe)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("cat"),
+    );
+    let pid = program.0.id();
+    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    while !maps().contains("ld-linux") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!maps().contains("libc.so.6"));
+    let attach = [
+        "attach",
+        &pid.to_string(),
+        "--seconds",
+        "1",
+        "-o",
+        "it.allocsample",
+    ];
+    let attach = room
+        .command(&attach)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command");
+    // So that it finds the program there.
+    std::thread::sleep(Duration::from_millis(300));
+    let library = std::fs::File::options().write(true).open(&pipe);
+    drop(library.expect("the loader reads it"));
+    let attached = attach.wait_with_output().expect("the command");
+    assert_eq!(attached.status.code(), Some(0), "{}", stderr(&attached));
+    drop(program.0.stdin.take());
+    assert!(program.0.wait().expect("it ends").success());
+}

@@ -221,7 +221,26 @@ impl Target {
         refusal(pid, owner.ok().zip(own.ok()), scope)
     }
 
+    /// Whether the agent can be loaded into the program. Waits for a moment if the loader is at work and has not mapped the C
+    /// library yet.
     fn check_program(&self) -> Result<(), AttachError> {
+        const LOADING: Duration = Duration::from_secs(2);
+        const PAUSE: Duration = Duration::from_millis(5);
+        let begin = Instant::now();
+        loop {
+            let checked = self.check_mapped();
+            let is_loading = matches!(
+                &checked,
+                Err(AttachError::OtherLibc { libc, .. }) if file_name(libc).starts_with("ld-linux")
+            );
+            if !is_loading || begin.elapsed() >= LOADING {
+                return checked;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn check_mapped(&self) -> Result<(), AttachError> {
         let pid = self.pid;
         let mappings = self.mappings()?;
         let is_mapped = |part: &str| {
