@@ -161,6 +161,10 @@ typedef struct allocsample_heap_description {
 /* Where the walker is asked inside malloc, it is also asked inside free: in destructors, in the collector, and while the
  * machine takes itself down, when functions and frames may be gone in part. */
 #define ALLOCSAMPLE_WALK_IN_FREE 512u
+/* ALLOCSAMPLE_MALLOC, _EXTERNAL, _COLLECTED and _ALLOCATOR: the machine keeps the ids of samples and reports their end by `died`.
+ * The agent then keeps no table of their addresses: `freed` and `moved` do nothing, and addresses need not differ. Only with an
+ * agent that has `died`. */
+#define ALLOCSAMPLE_ENDS_BY_ID 1024u
 
 /* Which samples are asked for, and which collection has looked at them. */
 enum { ALLOCSAMPLE_MINOR = 1, ALLOCSAMPLE_MAJOR = 2, ALLOCSAMPLE_MAJOR_STEP = 3 };
@@ -423,6 +427,10 @@ typedef struct allocsample_hooks {
      * collector's, garbage or free. For a heap whose objects are told by keys, or one that keeps much free memory. A later
      * call with the same `number` replaces the range; an empty range removes it. Copied into profiles that begin later. */
     int32_t (*heap_range)(allocsample_heap *heap, uint32_t number, uintptr_t start, uintptr_t end);
+
+    /* [any] The objects of these samples are dead, all from now on: as `freed` for each, in one call. For a heap with
+     * ALLOCSAMPLE_ENDS_BY_ID, by the ids that `alloc`, `sampled` or `sampled_at` returned. Each id once. */
+    void (*died)(allocsample_heap *heap, const allocsample_id *samples, size_t count);
 } allocsample_hooks;
 
 /* Defined by the agent; NULL without it, and for a version that it does not know. */

@@ -63,7 +63,7 @@ impl Agent {
         }
     }
 
-    fn epoch_bits(&self) -> u64 {
+    pub(crate) fn epoch_bits(&self) -> u64 {
         u64::from(self.epoch()) << ID_BITS
     }
 
@@ -210,7 +210,7 @@ impl Agent {
 /// A sample's id is a position in the ring, in words: below this many bits for longer than any disk is written to. Above them
 /// there is room for the lowest bits of an epoch.
 const ID_BITS: u32 = 48;
-const ID_MASK: u64 = (1 << ID_BITS) - 1;
+pub(crate) const ID_MASK: u64 = (1 << ID_BITS) - 1;
 
 /// Whether a record was written.
 enum Written {

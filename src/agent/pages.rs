@@ -224,6 +224,7 @@ impl Agent {
             is_walked_in_ticks: false,
             scans_stacks: false,
             is_freed_by_malloc: false,
+            ends_by_id: false,
             loop_has_thunks: false,
             is_walk_whole: false,
             native_code: NativeCode::Loop,

@@ -51,7 +51,12 @@ impl Agent {
         let id = id?;
         if (self.setup.hooks().has_listener)() {
             let weight = weight_bytes(due, self.setup.law());
-            (self.setup.hooks().on_sampled)(due.address, due.size, weight);
+            // Its end is reported by the same number.
+            let address = match due.owner {
+                Some(heap) if heap.ends_by_id => self.name_of(heap, id),
+                _ => due.address,
+            };
+            (self.setup.hooks().on_sampled)(address, due.size, weight);
         }
         Some(id)
     }
@@ -127,7 +132,7 @@ impl Agent {
             heap.kind,
             HeapKind::Malloc | HeapKind::External | HeapKind::Allocator
         );
-        is_by_address.then(|| self.blocks.of(heap))
+        (is_by_address && !heap.ends_by_id).then(|| self.blocks.of(heap))
     }
 
     fn publish(

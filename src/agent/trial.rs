@@ -212,14 +212,16 @@ impl Trial {
 
     /// Ids and threads of the frees.
     pub(crate) fn frees(&self) -> Vec<(u64, u32)> {
-        let free = |words: Vec<u64>| {
-            let free = FreeRecord::decode(&words).unwrap();
-            (free.sample.0, free.thread.0)
-        };
-        self.of_kind(RecordKind::Free)
-            .into_iter()
-            .map(free)
-            .collect()
+        let mut frees = Vec::new();
+        for record in self.records() {
+            match Decoded::decode(record.kind, &record.words, &[]) {
+                Some(Decoded::Free(free)) => frees.push(free),
+                Some(Decoded::Deaths(deaths)) => frees.extend(deaths.frees()),
+                _ => {}
+            }
+        }
+        let fact = |free: &FreeRecord| (free.sample.0, free.thread.0);
+        frees.iter().map(fact).collect()
     }
 
     /// Number, bytes and heap of each interval.

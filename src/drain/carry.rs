@@ -151,6 +151,12 @@ impl Carry {
                 self.definitions.insert(key, own());
             }
             Decoded::Fate(fate) => self.add_fate(&fate),
+            // Not what the agent writes, but the reader takes it from files, too.
+            Decoded::Deaths(deaths) => {
+                for free in deaths.frees() {
+                    self.live.remove(&free.sample);
+                }
+            }
             Decoded::FileMapping(it) => {
                 let Mapped {
                     change,

@@ -226,6 +226,10 @@ impl ProfileBuilder {
                 }
             }
             Decoded::Free(free) => self.add_frees(&[free]),
+            Decoded::Deaths(deaths) => {
+                let frees: Vec<_> = deaths.frees().collect();
+                self.add_frees(&frees);
+            }
             Decoded::Module(module) => self.add_module_once(&module),
             Decoded::ModuleAgain(module) => self.space.map_again(&module),
             Decoded::ModuleUnload(module) => self.space.unmap(&module),

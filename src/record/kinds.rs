@@ -1,7 +1,7 @@
 //! The kinds of records: one row for each, from which its number, its type and its decoding follow.
 
 use crate::{
-    CodeRecord, CounterRecord, DefinitionRecord, ExecRecord, ExitRecord, FateRecord,
+    CodeRecord, CounterRecord, DeathsRecord, DefinitionRecord, ExecRecord, ExitRecord, FateRecord,
     FileFreeStackRecord, FileMappingRecord, FileTickRecord, ForkRecord, FreeRecord,
     FreeStackRecord, GcRecord, IntervalRecord, LastStackRecord, MappingRecord, MarkerRecord,
     ModuleAgainRecord, ModuleRecord, ModuleUnloadRecord, NoteRecord, PartRecord, ProcessRecord,
@@ -200,6 +200,8 @@ record_kinds! {
     29 Mapping: MappingRecord<'a>, words, in_place;
     /// [`FileMappingRecord`]: in files only.
     30 FileMapping: FileMappingRecord, words, in_place;
+    /// [`DeathsRecord`]: in rings only.
+    31 Deaths: DeathsRecord<'a>, words, sized;
 
     events:
     /// [`ForkRecord`]
@@ -209,13 +211,13 @@ record_kinds! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HeapId;
+    use crate::{HeapId, ThreadId};
     use std::vec::Vec;
 
     #[test]
     fn every_number_names_the_kind_that_has_it() {
         let kinds: Vec<_> = (0..=u8::MAX).filter_map(RecordKind::from_number).collect();
-        assert_eq!(kinds.len(), 30);
+        assert_eq!(kinds.len(), 31);
         for kind in kinds {
             assert_eq!(RecordKind::from_number(kind as u8), Some(kind));
         }
@@ -241,6 +243,13 @@ mod tests {
             assert_fits(&ExecRecord {
                 time_ns: 1,
                 path: name,
+            });
+        }
+        for samples in [&[][..], &[3], &[1, 2, 3]] {
+            assert_fits(&DeathsRecord {
+                time_ns: 1,
+                thread: ThreadId(2),
+                samples,
             });
         }
         assert_fits(&ForkRecord {

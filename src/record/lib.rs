@@ -22,6 +22,7 @@ extern crate std;
 #[cfg(feature = "alloc")]
 mod address_space;
 mod chunk;
+mod deaths;
 #[cfg(feature = "alloc")]
 mod events;
 mod figures;
@@ -55,6 +56,7 @@ mod words;
 #[cfg(feature = "alloc")]
 pub use address_space::{AddressSpace, Location};
 pub use chunk::{CHUNK_HEADER_BYTES, ChunkHeader, ChunkKind};
+pub use deaths::DeathsRecord;
 #[cfg(feature = "alloc")]
 pub use events::{ChunkDecoder, ChunkEncoder, Event, FileSample, StackId, StackNode};
 pub use figures::{FIGURES, Figure};

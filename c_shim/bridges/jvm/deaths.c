@@ -35,7 +35,8 @@ enum {
 
 struct watched {
     void *reference;
-    uint64_t address; /* plus how often it was found alive, while it is young */
+    allocsample_id sample;
+    uint32_t age; /* how often it was found alive, while it is young */
 };
 struct list {
     struct watched *all;
@@ -57,6 +58,10 @@ static bridge_lock newest_lock;
 /* The others. For whoever scans. */
 static struct list young, old;
 static unsigned scans;
+/* Dead objects that are not reported yet. */
+#define REPORTED_AT_ONCE 512
+static allocsample_id dead[REPORTED_AT_ONCE];
+static size_t dead_count;
 static bridge_lock scanning;
 
 /* The thread. Changes of its state are guarded by the lock, which Java threads take where the JVM does not wait for them. */
@@ -93,11 +98,19 @@ static void forget(environment jni, struct watched watched)
     JNI(JNI_DELETE_WEAK_GLOBAL_REF, void, (environment, void *), watched.reference);
 }
 
+static void report_dead(void)
+{
+    hooks->died(heap, dead, dead_count);
+    dead_count = 0;
+}
+
 /* The object is dead, or its death will not be known. */
 static void release(environment jni, struct watched watched)
 {
-    hooks->freed(heap, watched.address & ~(JVM_ADDRESS_STEP - 1));
     forget(jni, watched);
+    dead[dead_count++] = watched.sample;
+    if (dead_count == REPORTED_AT_ONCE)
+        report_dead();
 }
 
 static bool is_dead(environment jni, struct watched watched)
@@ -117,8 +130,8 @@ static void scan_list(environment jni, struct list *list, struct list *next)
             release(jni, watched);
             continue;
         }
-        watched.address += next != NULL;
-        if (next == NULL || watched.address % JVM_ADDRESS_STEP < OLD_AGE || !append(next, watched))
+        watched.age += next != NULL;
+        if (next == NULL || watched.age < OLD_AGE || !append(next, watched))
             list->all[kept++] = watched;
     }
     list->count = kept;
@@ -148,6 +161,7 @@ static void scan(environment jni, bool also_old)
     take_newest(jni);
     if (also_old)
         scan_list(jni, &old, NULL);
+    report_dead();
     lock_release(&scanning);
 }
 
@@ -162,12 +176,13 @@ static void forget_all(environment jni)
 {
     lock_take(&scanning);
     take_newest(jni);
+    report_dead();
     forget_list(jni, &young);
     forget_list(jni, &old);
     lock_release(&scanning);
 }
 
-bool jvm_deaths_watch(environment jni, void *object, uint64_t address)
+bool jvm_deaths_watch(environment jni, void *object, allocsample_id sample)
 {
     if (atomic_load_explicit(&thread_state, memory_order_relaxed) != RUNS)
         return false;
@@ -176,7 +191,7 @@ bool jvm_deaths_watch(environment jni, void *object, uint64_t address)
         ((void (*)(environment))(*jni)[JNI_EXCEPTION_CLEAR])(jni);
         return false;
     }
-    struct watched watched = {reference, address};
+    struct watched watched = {.reference = reference, .sample = sample};
     lock_take(&newest_lock);
     bool is_watched = append(&newest, watched);
     lock_release(&newest_lock);

@@ -4,9 +4,6 @@
 
 #include "jvm.h"
 
-/* Sampled objects stand for addresses that are multiples of this. */
-#define JVM_ADDRESS_STEP UINT64_C(128)
-
 /* Starts the thread that looks for deaths. On a Java thread, once the JVM runs. False: there is none, and objects must not be
  * watched. */
 HIDDEN bool jvm_deaths_begin(const allocsample_hooks *hooks, allocsample_heap *heap, environment jvmti, environment jni);
@@ -15,7 +12,7 @@ HIDDEN bool jvm_deaths_begin(const allocsample_hooks *hooks, allocsample_heap *h
 HIDDEN void jvm_deaths_end(void);
 
 /* Reports from now on when the object dies. On a Java thread, where Java code may run. False: it cannot. */
-HIDDEN bool jvm_deaths_watch(environment jni, void *object, uint64_t address);
+HIDDEN bool jvm_deaths_watch(environment jni, void *object, allocsample_id sample);
 
 /* A collection has ended. In a pause, where no JVM function may be called. */
 HIDDEN void jvm_deaths_collected(uint32_t kind);

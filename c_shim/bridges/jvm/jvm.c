@@ -42,7 +42,9 @@ static _Atomic(uint64_t) interval_told;
 static uint64_t interval_at_first;
 /* The mean of the gap that the thread is in. */
 static _Thread_local uint64_t interval_of_gap;
+/* Objects so far; each stands for an address of its own, so many bytes from the last one's. */
 static _Atomic(uint64_t) objects;
+#define ADDRESS_STEP 8
 static _Atomic(uint64_t) collections;
 static uint64_t gc_begin_ns;
 static _Thread_local bool thread_is_named;
@@ -223,15 +225,15 @@ static void on_sampled_object(environment env, environment jni, void *thread, vo
     shim_unmute();
     if (!thread_is_named)
         name_thread(jni, thread);
-    /* Each in a byte of its own of the filter that `freed` asks first. */
-    uint64_t address = (atomic_fetch_add_explicit(&objects, 1, memory_order_relaxed) + 1) * JVM_ADDRESS_STEP;
-    if (hooks->sampled_at(heap, address, (uint64_t)size, type, frames, count, interval) == ALLOCSAMPLE_NO_SAMPLE)
+    uint64_t address = (atomic_fetch_add_explicit(&objects, 1, memory_order_relaxed) + 1) * ADDRESS_STEP;
+    allocsample_id sample = hooks->sampled_at(heap, address, (uint64_t)size, type, frames, count, interval);
+    if (sample == ALLOCSAMPLE_NO_SAMPLE)
         return;
     shim_mute();
-    bool is_watched = jvm_deaths_watch(jni, object, address);
+    bool is_watched = jvm_deaths_watch(jni, object, sample);
     shim_unmute();
     if (!is_watched)
-        hooks->freed(heap, address);
+        hooks->died(heap, &sample, 1);
 }
 
 static void on_gc_start(environment env)
@@ -285,7 +287,8 @@ static bool register_heap(void)
         .size = sizeof description,
         .kind = ALLOCSAMPLE_COLLECTED,
         .name = "java",
-        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
+        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WALK_IN_FREE | ALLOCSAMPLE_CODE_IS_NO_MODULE |
+                 ALLOCSAMPLE_ENDS_BY_ID,
         .walk = jvm_native_walk,
         .collect = jvm_deaths_want_collection,
     };

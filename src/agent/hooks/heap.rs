@@ -39,6 +39,8 @@ pub struct Description<'a> {
     pub scans_stacks: bool,
     /// Whether its sampled objects are blocks of malloc, which end by `free`.
     pub is_freed_by_malloc: bool,
+    /// Whether the machine reports the end of samples by their names ([`Agent::name_of`]).
+    pub ends_by_id: bool,
     /// Whether what called its interpreter loop from outside of all modules is none of the program's functions.
     pub loop_has_thunks: bool,
     /// Whether its walker gives whole stacks, with no native frames among them.
@@ -79,6 +81,8 @@ pub struct Heap {
     pub(crate) native_code: NativeCode,
     pub(crate) callbacks: Callbacks,
     is_freed_by_malloc: bool,
+    /// Whether `live` stays empty, because the machine reports ends by the samples' names.
+    pub(crate) ends_by_id: bool,
     /// Samples of blocks that are freed by their address, unless they are malloc's blocks.
     live: LiveSamples,
     pub(crate) exact_bytes: AtomicU64,
@@ -353,6 +357,9 @@ impl Agent {
             is_walked_in_free: description.is_walked_in_free,
             is_walked_in_ticks: description.is_walked_in_ticks,
             is_freed_by_malloc: description.is_freed_by_malloc,
+            ends_by_id: description.ends_by_id
+                && description.kind.is_freed_by_address()
+                && !description.is_freed_by_malloc,
             loop_has_thunks: description.loop_has_thunks,
             is_walk_whole: description.is_walk_whole,
             native_code: description.native_code,

@@ -9,6 +9,7 @@
 //! forked child, has it too.
 
 mod collect;
+mod deaths;
 mod heap;
 mod nursery;
 mod on_request;

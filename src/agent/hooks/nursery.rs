@@ -353,7 +353,7 @@ impl Agent {
         let pending = Pending::new(id, object);
         let is_tracked = match heap.kind {
             HeapKind::Malloc | HeapKind::External | HeapKind::Collected | HeapKind::Allocator => {
-                self.blocks.of(heap).insert(object.address, id.0)
+                heap.ends_by_id || self.blocks.of(heap).insert(object.address, id.0)
             }
             HeapKind::Nursery | HeapKind::Traced => state.young.push(pending),
             // Of no machine.
@@ -368,7 +368,7 @@ impl Agent {
             unsafe {
                 on_sample(
                     user,
-                    id.0,
+                    self.name_of(heap, id),
                     object.address as usize,
                     object.size,
                     object.type_id,
@@ -441,7 +441,7 @@ impl Agent {
             return None;
         }
         let id = self.record_object(heap, &due)?;
-        if !self.blocks.of(heap).insert(object.address, id.0) {
+        if !heap.ends_by_id && !self.blocks.of(heap).insert(object.address, id.0) {
             self.publisher.count_lost(LostReason::LiveTableFull, 1, 0);
         }
         Some(id)

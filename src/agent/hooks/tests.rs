@@ -1,6 +1,7 @@
 #![allow(clippy::indexing_slicing, reason = "a test may fail")]
 
 mod collections;
+mod deaths;
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +39,7 @@ pub(crate) fn described(kind: HeapKind) -> Description<'static> {
         is_walked_in_ticks: false,
         scans_stacks: false,
         is_freed_by_malloc: false,
+        ends_by_id: false,
         loop_has_thunks: false,
         is_walk_whole: false,
         native_code: NativeCode::Loop,

@@ -78,6 +78,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
     const CODE_IS_NO_MODULE: u32 = 128;
     const FREED_BY_MALLOC: u32 = 256;
     const WALK_IN_FREE: u32 = 512;
+    const ENDS_BY_ID: u32 = 1024;
     let description = Description {
         kind,
         // SAFETY: the header's rules.
@@ -89,6 +90,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
         is_walked_in_ticks: raw.flags & WALK_IN_TICKS != 0,
         scans_stacks: raw.flags & SCANS_STACKS != 0,
         is_freed_by_malloc: raw.flags & FREED_BY_MALLOC != 0,
+        ends_by_id: raw.flags & ENDS_BY_ID != 0,
         loop_has_thunks: raw.flags & LOOP_HAS_THUNKS != 0,
         is_walk_whole: raw.flags & WALK_IS_WHOLE != 0,
         native_code: match raw.flags & (WHOLE_CODE | CODE_IS_NO_MODULE) {

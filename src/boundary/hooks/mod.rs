@@ -85,6 +85,7 @@ pub struct HookTable {
     typed: unsafe extern "C" fn(HeapHandle, u64, u32) -> i32,
     collected: unsafe extern "C" fn(HeapHandle, i32) -> i32,
     heap_range: unsafe extern "C" fn(HeapHandle, u32, u64, u64) -> i32,
+    died: unsafe extern "C" fn(HeapHandle, *const u64, usize),
 }
 
 // From the header: each field's offset, parameters and result.
@@ -133,6 +134,7 @@ static TABLE: HookTable = HookTable {
     typed: objects::typed,
     collected: heaps::collected,
     heap_range: names::heap_range,
+    died: objects::died,
 };
 
 /// The one function that a machine looks for. NULL for a version that this library does not know, and while the agent is

@@ -4,7 +4,7 @@ use allocsample_agent::Interval;
 use allocsample_agent::hooks::{Object, Pending, Resolution};
 use allocsample_agent::stack::vm::RawFrame;
 use allocsample_front::here;
-use allocsample_record::{GcKind, SampleId};
+use allocsample_record::GcKind;
 
 use super::{HeapHandle, INVALID, KeepErrno, NO_SAMPLE, SlotHandle, heap_of, result, slot_of};
 use crate::AGENT;
@@ -113,7 +113,7 @@ pub(super) unsafe extern "C" fn alloc(
         // SAFETY: the header's rules: a place for it.
         unsafe { limit.write(new_limit) };
     }
-    id.map_or(NO_SAMPLE, |id| id.0)
+    id.map_or(NO_SAMPLE, |id| AGENT.name_of(heap, id))
 }
 
 pub(super) unsafe extern "C" fn sampled(
@@ -179,16 +179,21 @@ unsafe fn tell(
     };
     AGENT
         .heap_sampled(this_thread(), heap, object, frames, drawn_at, &caller)
-        .map_or(NO_SAMPLE, |id| id.0)
+        .map_or(NO_SAMPLE, |id| AGENT.name_of(heap, id))
 }
 
 pub(super) unsafe extern "C" fn typed(heap: HeapHandle, id: u64, type_id: u32) -> i32 {
     let _errno = KeepErrno::save();
     // SAFETY: the header's rules.
-    if unsafe { heap_of(heap) }.is_none() || id == NO_SAMPLE || type_id == 0 {
+    let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
+    };
+    match AGENT.sample_named(heap, id) {
+        Some(sample) if id != NO_SAMPLE && type_id != 0 => {
+            result(AGENT.publisher().write_type(sample, type_id))
+        }
+        _ => INVALID,
     }
-    result(AGENT.publisher().write_type(SampleId(id), type_id))
 }
 
 pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {
@@ -197,6 +202,19 @@ pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {
     // SAFETY: the header's rules.
     if let Some(heap) = unsafe { heap_of(heap) } {
         AGENT.heap_freed(this_thread(), heap, address, &caller);
+    }
+}
+
+pub(super) unsafe extern "C" fn died(heap: HeapHandle, samples: *const u64, count: usize) {
+    let _errno = KeepErrno::save();
+    if samples.is_null() {
+        return;
+    }
+    // SAFETY: the header's rules.
+    if let Some(heap) = unsafe { heap_of(heap) } {
+        // SAFETY: the header's rules: that many.
+        let samples = unsafe { std::slice::from_raw_parts(samples, count) };
+        AGENT.heap_died(this_thread(), heap, samples);
     }
 }
 

@@ -11,11 +11,12 @@ use super::Drain;
 use crate::intern::StackInterner;
 
 /// Kinds that are encoded differently in the file, or affect the interning of stacks. All others are copied.
-const CHANGED: [RecordKind; 10] = [
+const CHANGED: [RecordKind; 11] = [
     RecordKind::Sample,
     RecordKind::Tick,
     RecordKind::Fate,
     RecordKind::Free,
+    RecordKind::Deaths,
     RecordKind::FreeStack,
     RecordKind::Mapping,
     RecordKind::Module,
@@ -59,6 +60,12 @@ impl Drain {
                 Some(Decoded::Free(free)) => {
                     self.drained.frees += 1;
                     self.encoder.free(&free);
+                }
+                Some(Decoded::Deaths(deaths)) => {
+                    for free in deaths.frees() {
+                        self.drained.frees += 1;
+                        self.encoder.free(&free);
+                    }
                 }
                 Some(Decoded::FreeStack(free)) => {
                     let shared = (self.interner).last_stack_to(free.thread, free.shared as usize);

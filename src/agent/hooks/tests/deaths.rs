@@ -1,0 +1,104 @@
+//! Ends that a machine reports by name.
+
+use allocsample_record::{HeapKind, RecordKind, SampleId};
+
+use super::*;
+
+/// A heap of a machine that draws its samples itself and reports their ends by name.
+fn machine() -> Machine {
+    let description = Description {
+        ends_by_id: true,
+        ..described(HeapKind::Collected)
+    };
+    Machine::new(Trial::begin(agent!(), EVERY), &description)
+}
+
+/// Names of so many samples, all with the same address.
+fn names(machine: &Machine, count: usize) -> Vec<u64> {
+    let agent = machine.trial.agent;
+    let object = Object {
+        address: 0x500,
+        size: 64,
+        type_id: 0,
+    };
+    let sample = |_| {
+        let drawn_at = Interval::new(300);
+        let caller = Caller::UNKNOWN;
+        let id = agent.heap_sampled(machine.thread, machine.heap, object, &[], drawn_at, &caller);
+        agent.name_of(machine.heap, id.unwrap())
+    };
+    (0..count).map(sample).collect()
+}
+
+#[test]
+fn ends_by_name_are_few_records_that_end_each_sample_once() {
+    let machine = machine();
+    let names = names(&machine, 150);
+    let agent = machine.trial.agent;
+    agent.heap_died(machine.thread, machine.heap, &names);
+    let ids: Vec<u64> = machine.trial.samples().iter().map(|it| it.id).collect();
+    let ended: Vec<u64> = machine.trial.frees().iter().map(|it| it.0).collect();
+    assert_eq!(ended, ids);
+    let threads = machine.trial.frees();
+    assert!(threads.iter().all(|it| it.1 == machine.thread.number()));
+    assert_eq!(machine.trial.of_kind(RecordKind::Deaths).len(), 3);
+}
+
+#[test]
+fn addresses_say_nothing_of_a_heap_whose_ends_are_reported_by_name() {
+    let machine = machine();
+    let agent = machine.trial.agent;
+    names(&machine, 3);
+    agent.heap_freed(machine.thread, machine.heap, 0x500, &Caller::UNKNOWN);
+    agent.heap_moved(machine.heap, 0x500, 0x600);
+    agent.heap_freed(machine.thread, machine.heap, 0x600, &Caller::UNKNOWN);
+    assert_eq!(machine.trial.frees(), []);
+}
+
+#[test]
+fn a_name_of_an_ended_recording_ends_nothing_in_the_next() {
+    let machine = machine();
+    let agent = machine.trial.agent;
+    let before = names(&machine, 3);
+    agent.detach(machine.thread).unwrap();
+    agent.switch.set(Switch::On);
+    agent.begin_now().unwrap();
+    machine.thread.forget();
+    let after = names(&machine, 3);
+    // Of the same positions in another ring.
+    assert!(before.iter().all(|name| !after.contains(name)));
+    agent.heap_died(machine.thread, machine.heap, &before);
+    assert_eq!(machine.trial.frees(), []);
+    assert!(machine.trial.of_kind(RecordKind::Deaths).is_empty());
+    agent.heap_died(machine.thread, machine.heap, &[before[0], after[1]]);
+    let ended: Vec<u64> = machine.trial.frees().iter().map(|it| it.0).collect();
+    assert_eq!(ended, [machine.trial.samples()[1].id]);
+}
+
+#[test]
+fn a_heap_of_another_kind_has_its_ids_for_names() {
+    for (kind, ends_by_id) in [(HeapKind::Collected, false), (HeapKind::Traced, true)] {
+        let description = Description {
+            ends_by_id,
+            ..described(kind)
+        };
+        let machine = Machine::new(Trial::begin(agent!(), EVERY), &description);
+        let agent = machine.trial.agent;
+        agent.begin_time_line(machine.thread);
+        assert_eq!(agent.name_of(machine.heap, SampleId(7)), 7);
+        agent.heap_died(machine.thread, machine.heap, &[7]);
+        assert_eq!(machine.trial.frees(), []);
+    }
+}
+
+#[test]
+fn ends_for_which_there_is_no_room_are_counted_each() {
+    let machine = machine();
+    let names = names(&machine, 10);
+    let recording = recording::current().unwrap();
+    machine.trial.fill_ring();
+    let agent = machine.trial.agent;
+    agent.heap_died(machine.thread, machine.heap, &names);
+    let lost = recording.ring.lost()[LostReason::FreeRingFull as usize];
+    assert_eq!(lost, (10, 0));
+}
