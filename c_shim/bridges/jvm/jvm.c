@@ -221,7 +221,7 @@ static void on_sampled_object(environment env, environment jni, void *thread, vo
     shim_mute();
     jvm_name_places(jni);
     size_t count = stack_of_thread(jni, frames);
-    uint32_t type = jvm_type(class);
+    uint32_t type = jvm_type(jni, class, frames, count);
     shim_unmute();
     if (!thread_is_named)
         name_thread(jni, thread);

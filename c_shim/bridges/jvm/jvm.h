@@ -62,7 +62,7 @@ struct frame {
 HIDDEN bool jvm_names_prepare(const allocsample_hooks *hooks, allocsample_heap *heap, environment jvmti);
 
 /* The number of a class's type. Where Java code may run, as the two below. */
-HIDDEN uint32_t jvm_type(void *class);
+HIDDEN uint32_t jvm_type_by_name(void *class);
 
 /* Functions and lines of the frames that the JVM has found. */
 HIDDEN void jvm_describe(environment jni, const struct frame *found, allocsample_frame *frames, int32_t count);
@@ -76,6 +76,11 @@ HIDDEN void jvm_give_back(void *memory);
 /* The number and line of a place in a method, as far as they are known: names can be asked for only where Java code may
  * run. What is not known is found out later. Any thread, also in malloc. */
 HIDDEN allocsample_frame jvm_frame_in_malloc(void *method, int64_t location);
+
+/* ---- types.c ---- */
+
+/* The same in less time, for an object of this class that the stack of `frames` allocates. */
+HIDDEN uint32_t jvm_type(environment jni, void *class, const allocsample_frame *frames, size_t count);
 
 /* ---- jvm.c ---- */
 

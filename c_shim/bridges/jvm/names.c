@@ -79,7 +79,7 @@ static void write_type(const char *signature, char *text, size_t room)
     text[used] = 0;
 }
 
-uint32_t jvm_type(void *class)
+uint32_t jvm_type_by_name(void *class)
 {
     char *signature = NULL, name[512];
     if (CALL(jvmti, GET_CLASS_SIGNATURE, (environment, void *, char **, char **), jvmti, class, &signature, NULL) != 0)
