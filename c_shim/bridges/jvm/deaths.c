@@ -6,7 +6,7 @@
  *
  * Instead every sampled object has a weak reference, which holds no object alive. After a collection a thread of ours looks which of
  * them are gone. It is a JVMTI agent thread, which Java code cannot see. Nobody waits for it, and it waits for nothing but work. It
- * also collects on request. */
+ * also collects on request, and looks for requests, since an idle JVM has no other thread that does. */
 #define _GNU_SOURCE
 #include "deaths.h"
 #include "kit/lock.h"
@@ -268,6 +268,17 @@ static bool has_ended(environment jni)
     return state != RUNS;
 }
 
+/* Requests of `ctl` are carried out where the program allocates, and here. The JVM's own periodic thread wakes as often. */
+static const struct timespec look_again = {.tv_nsec = 50 * 1000 * 1000};
+
+static void look_for_requests(void)
+{
+    /* What a request leads to is the agent's work, which it does not do for a muted thread. */
+    shim_unmute();
+    hooks->sampled_at(heap, 0, 0, 0, NULL, 0, 0);
+    shim_mute();
+}
+
 /* The JVM has made the thread, and ends it when this returns. */
 static void run(environment env, environment jni, void *argument)
 {
@@ -277,8 +288,9 @@ static void run(environment env, environment jni, void *argument)
     shim_mute();
     uint32_t heard;
     while (heard = atomic_load_explicit(&bell, memory_order_acquire), !has_ended(jni)) {
+        look_for_requests();
         work(jni);
-        syscall(SYS_futex, &bell, FUTEX_WAIT_PRIVATE, heard, NULL, NULL, 0);
+        syscall(SYS_futex, &bell, FUTEX_WAIT_PRIVATE, heard, &look_again, NULL, 0);
     }
     shim_unmute();
 }
