@@ -102,3 +102,26 @@ fn ends_for_which_there_is_no_room_are_counted_each() {
     let lost = recording.ring.lost()[LostReason::FreeRingFull as usize];
     assert_eq!(lost, (10, 0));
 }
+
+#[test]
+fn a_listener_hears_of_a_sample_and_of_its_end_by_the_same_name() {
+    static HEARD: std::sync::Mutex<(Vec<u64>, Vec<u64>)> =
+        std::sync::Mutex::new((Vec::new(), Vec::new()));
+    let hooks = crate::setup::Hooks {
+        has_listener: || true,
+        on_sampled: |name, _, _| HEARD.lock().unwrap().0.push(name),
+        on_heap_freed: |name| HEARD.lock().unwrap().1.push(name),
+        ..crate::setup::Hooks::NONE
+    };
+    let description = Description {
+        ends_by_id: true,
+        ..described(HeapKind::Collected)
+    };
+    let machine = Machine::new(Trial::begin_with(agent!(), EVERY, hooks), &description);
+    let names = names(&machine, 100);
+    machine
+        .trial
+        .agent
+        .heap_died(machine.thread, machine.heap, &names);
+    assert_eq!(*HEARD.lock().unwrap(), (names.clone(), names));
+}
