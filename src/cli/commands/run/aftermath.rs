@@ -46,6 +46,24 @@ impl Found {
             false => counted.max(Totals::of(&self.profile).allocated.value() as u64),
         }
     }
+
+    /// The anonymous memory that it had at most, where nothing that it allocated was sampled: it has an allocator of its own.
+    pub fn unsampled_bytes(&self) -> u64 {
+        let anonymous = self
+            .profile
+            .memory
+            .iter()
+            .map(|it| it.totals.anonymous_bytes);
+        match self.allocated_bytes() {
+            0 => anonymous.max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// By which it is compared with other processes of the run.
+    pub fn work_bytes(&self) -> u64 {
+        self.allocated_bytes().max(self.unsampled_bytes())
+    }
 }
 
 /// Completes the profiles, converts them if asked to, and says what came of it. What goes wrong here is said and no more:

@@ -15,6 +15,9 @@ const ALWAYS_SMALL_BYTES: u64 = 1 << 20;
 /// So is that of a process that allocated less than the program's own bytes divided by this.
 const SMALL_SHARE: u64 = 100;
 
+/// A process without samples that had less memory than this has nothing to show either.
+const UNSAMPLED_SMALL_BYTES: u64 = 8 << 20;
+
 /// The profiles that were moved.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Folded {
@@ -33,7 +36,8 @@ pub fn fold(found: &mut Vec<Found>, main: usize, asked_for: Option<&Path>) -> (u
     let least = ALWAYS_SMALL_BYTES.max(all[main] / SMALL_SHARE);
     let is_small = |index: usize| {
         let is_other = index != main && !found[index].is_malloc_of(&found[main]);
-        is_other && is_whole(&found[index]) && all[index] < least
+        let has_little = found[index].unsampled_bytes() < UNSAMPLED_SMALL_BYTES;
+        is_other && is_whole(&found[index]) && all[index] < least && has_little
     };
     let mut small: Vec<usize> = (0..found.len()).filter(|&index| is_small(index)).collect();
     if small.is_empty() {
@@ -218,6 +222,26 @@ mod tests {
             "older"
         );
         assert_eq!(found[main].path, directory.join("a.2.allocsample"));
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_process_whose_allocator_was_not_sampled_stays_if_it_had_much_memory() {
+        let all = [
+            ("a.allocsample", 7, 50 << 20, false),
+            ("a.1.allocsample", 8, 0, false),
+            ("a.2.allocsample", 9, 0, false),
+        ];
+        let (directory, mut found) = profiles("unsampled", &all);
+        for (index, mib) in [(1, 70), (2, 7)] {
+            let mut reading = allocsample_profile::MemoryMap::default();
+            reading.totals.anonymous_bytes = mib << 20;
+            found[index].profile.memory.push(reading);
+        }
+        let (_, folded) = fold(&mut found, 0, Some(&directory.join("a.allocsample")));
+        assert_eq!(folded.count, 1);
+        let left = ["a.1.allocsample", "a.allocsample", "a.processes"];
+        assert_eq!(files(&directory), left);
         fs::remove_dir_all(directory).unwrap();
     }
 

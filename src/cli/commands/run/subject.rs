@@ -8,25 +8,25 @@ use allocsample_profile::{ExitHow, Part};
 
 use super::aftermath::Found;
 
-/// A process that allocated so many times what the program did, and at least so much, did the work.
+/// A process that allocated, or without samples had, so many times what the program did, and at least so much, did the work.
 const CLEARLY_MORE: u64 = 2;
 const LEAST_BYTES: u64 = 1 << 20;
 
 /// The index of the profile; `pid` is the program's.
 pub fn subject(found: &[Found], pid: u32) -> Option<usize> {
     let Some(own) = of_program(found, pid) else {
-        return (0..found.len()).max_by_key(|&index| found[index].allocated_bytes());
+        return (0..found.len()).max_by_key(|&index| found[index].work_bytes());
     };
     let others = (0..found.len()).filter(|&index| index != own && is_other(found, index, own));
-    let allocated = |index: usize| {
+    let work = |index: usize| {
         let is_complete = found[index].profile.exit.is_some();
-        (found[index].allocated_bytes(), is_complete)
+        (found[index].work_bytes(), is_complete)
     };
-    let largest = others.max_by_key(|&index| allocated(index));
-    let own_bytes = found[own].allocated_bytes();
+    let largest = others.max_by_key(|&index| work(index));
+    let own_bytes = found[own].work_bytes();
     let least = LEAST_BYTES.max(own_bytes.saturating_mul(CLEARLY_MORE));
     Some(match largest {
-        Some(largest) if allocated(largest).0 >= least => largest,
+        Some(largest) if work(largest).0 >= least => largest,
         _ => own,
     })
 }
@@ -144,6 +144,27 @@ mod tests {
         assert_eq!(subject(&all, 7), Some(1));
         let all = [found(7, 10, 50 * MIB, ExitHow::Exec), ended(7, 20, MIB)];
         assert_eq!(subject(&all, 7), Some(0));
+    }
+
+    /// As rustup's wrapper and rustc, which has its own jemalloc.
+    #[test]
+    fn a_process_whose_allocator_is_not_sampled_is_compared_by_its_memory() {
+        let unsampled = |pid, end_ns, anonymous_bytes| {
+            let mut found = ended(pid, end_ns, 0);
+            let mut reading = allocsample_profile::MemoryMap::default();
+            reading.totals.anonymous_bytes = anonymous_bytes;
+            found.profile.memory.push(reading);
+            found
+        };
+        let wrapper = || found(7, 10, 4 * MIB, ExitHow::Exec);
+        assert_eq!(
+            subject(&[wrapper(), unsampled(7, 20, 73 * MIB)], 7),
+            Some(1)
+        );
+        assert_eq!(subject(&[wrapper(), unsampled(7, 20, MIB)], 7), Some(0));
+        let shell = ended(6, 30, 1000);
+        let all = [shell, wrapper(), unsampled(7, 20, 73 * MIB)];
+        assert_eq!(subject(&all, 6), Some(2));
     }
 
     #[test]
