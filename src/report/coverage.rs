@@ -32,6 +32,8 @@ pub struct Coverage {
     pub peak_bytes: f64,
     /// Anonymous memory at the last reading.
     pub last_bytes: f64,
+    /// Whether the mappings were read at that moment.
+    pub is_listed: bool,
     /// Owners of the rest, largest first; empty if the mappings were not read.
     pub owners: Vec<(String, f64)>,
     /// Where so much is unseen that a warning is due: the row of the ledger with most of it.
@@ -62,6 +64,8 @@ const NEGLIGIBLE_BYTES: f64 = (8 << 20) as f64;
 impl Coverage {
     /// The owner of mappings that have none.
     pub const UNKNOWN: &str = "mappings without a name";
+    /// Then only what is live is known to be the sampled heaps'.
+    const UNLISTED: &str = "; no list of mappings was read near the peak, so this includes free memory of the sampled heaps and data of libraries";
     /// Where glibc's malloc does not have it.
     const BRK_HEAP: &str = "the brk heap";
 
@@ -94,6 +98,7 @@ impl Coverage {
             // A sum of nothing is -0.
             seen_bytes: seen_bytes.min(anonymous_bytes) + 0.0,
             peak_bytes: peak_bytes.max(peak.anonymous_bytes) as f64,
+            is_listed: map.is_some(),
             last_bytes: profile.memory.last()?.totals.anonymous_bytes as f64,
             owners,
             largest_row: None,
@@ -171,6 +176,10 @@ impl Coverage {
                 _ if allocators.is_empty() => format!("it {ANY}"),
                 _ => format!("it {ANY} ({})", allocators.join(", ")),
             };
+            let unlisted = match self.sampled_by.is_none() && !self.is_listed {
+                true => Self::UNLISTED,
+                false => "",
+            };
             let may_be_joined = |(_, names): &(String, String)| {
                 (names.split(AND)).any(|name| ["jemalloc", "mimalloc", "tcmalloc"].contains(&name))
             };
@@ -197,7 +206,7 @@ impl Coverage {
                 format!("; {named}`allocsample memory FILE` shows all rows")
             });
             format!(
-                "warning: {} of the process's memory is not in this profile: {whence}{reason}{advice}{row}",
+                "warning: {} of the process's memory is not in this profile: {whence}{unlisted}{reason}{advice}{row}",
                 units::bytes(self.anonymous_bytes - self.seen_bytes)
             )
         })

@@ -90,6 +90,31 @@ fn an_allocator_inside_a_module_is_named_where_it_is_the_only_one() {
     assert_eq!(Coverage::of(&sampled).expect("a reading").allocators, []);
 }
 
+/// The data of a program's libraries may be most of its memory, and malloc's free memory nearly all of the rest.
+#[test]
+fn without_a_list_of_mappings_near_the_peak_the_warning_does_not_blame_another_allocator_alone() {
+    let mut profile = blind();
+    let listed = Coverage::of(&profile).expect("a reading");
+    let unlisted = "no list of mappings was read near the peak, so this includes";
+    assert!(!listed.warning().expect("a warning").contains(unlisted));
+    // Two thirds of the peak are not near it.
+    profile.memory[0].totals.anonymous_bytes = 200 * MIB;
+    profile.memory.push(MemoryMap {
+        totals: MemoryTotals {
+            time_ns: 9,
+            resident_bytes: 310 * MIB,
+            anonymous_bytes: 300 * MIB,
+            peak_resident_bytes: 0,
+        },
+        ..MemoryMap::default()
+    });
+    let warning = Coverage::of(&profile).expect("a reading").warning();
+    assert!(
+        warning.as_ref().is_some_and(|it| it.contains(unlisted)),
+        "{warning:?}"
+    );
+}
+
 #[test]
 fn an_allocator_that_could_not_be_joined_says_why_and_the_option_is_not_advised_again() {
     let mut profile = with_allocator(blind(), "/usr/bin/server", "mimalloc");
