@@ -64,9 +64,18 @@ impl<'a> Arenas<'a> {
         self.modules.contains(path) == self.is_allowed
     }
 
-    /// The part of a mapping, from 0 to 1, in which no object lies.
-    pub fn ruled_out(&self, calls: &MappedRanges<usize>, mapping: &MemoryMapping) -> f64 {
-        self.part(calls, mapping, |call| !self.may_be_of(call))
+    /// Whether what no recorded call has made of a mapping is the loader's: the zeroed data of a module, which may have a hundred
+    /// MiB. Where the module's file could be read, the mapping is nothing else.
+    pub fn is_loaders(mapping: &MemoryMapping) -> bool {
+        mapping.is(MemoryMapping::BEHIND_FILE)
+    }
+
+    /// The part of a mapping, from 0 to 1, in which objects may lie.
+    pub fn possible(&self, calls: &MappedRanges<usize>, mapping: &MemoryMapping) -> f64 {
+        match Self::is_loaders(mapping) {
+            true => self.part(calls, mapping, |call| self.may_be_of(call)),
+            false => 1.0 - self.part(calls, mapping, |call| !self.may_be_of(call)),
+        }
     }
 
     /// The part of a mapping that a runtime is known to have mapped: 0 where other modules may have mapped for it, too.

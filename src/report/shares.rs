@@ -326,7 +326,7 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
         for (index, mapping) in mappings.iter().enumerate() {
             // The kernel joins arenas with large blocks of malloc's beside them.
             let may_have = match is_open(index) {
-                true => 1.0 - arenas.ruled_out(&calls, mapping),
+                true => arenas.possible(&calls, mapping),
                 false => arenas.certain(&calls, mapping),
             };
             let anonymous = mapping.anonymous_bytes as f64;

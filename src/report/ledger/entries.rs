@@ -150,7 +150,7 @@ impl Entries<'_> {
         }
         // Where content is known, objects are in no other place.
         let ruled_out = match unknown == mapping.bytes {
-            true => self.arenas.ruled_out(&self.calls, mapping),
+            true => 1.0 - self.arenas.possible(&self.calls, mapping),
             false => 0.0,
         };
         let without_objects = bytes.min(all * ruled_out);
@@ -174,9 +174,11 @@ impl Entries<'_> {
             let part = unknown as f64 * per_byte;
             self.add_call(owner(self, row), row, part, mapped);
         }
+        let is_without = ruled_out > 0.0 && Arenas::is_loaders(mapping);
         match unmapped {
             // Not what rounding leaves.
             0 => 0.0,
+            unmapped if is_without => unmapped as f64 * per_byte_without,
             unmapped => unmapped as f64 * per_byte,
         }
     }
