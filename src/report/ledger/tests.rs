@@ -1,6 +1,7 @@
 //! Readings and calls made for the purpose.
 
 use super::*;
+use crate::Width;
 use allocsample_heapwalk::{Content, Contents, Known};
 use allocsample_profile::{
     IntervalInfo, Mapped, MappingCall, MappingChange, Sample, SampleFlags, Sampling, ThreadId,
@@ -159,6 +160,44 @@ fn of_a_mapping_that_is_claimed_in_part_the_rest_is_unexplained() {
     let ledger = Ledger::of(&profile, &profile.memory[0]);
     assert_eq!(mib(&ledger, Account::Mapped), 0.5);
     assert_eq!(mib(&ledger, Account::Unexplained), 1.5);
+}
+
+#[test]
+fn the_unexplained_share_is_printed_for_the_peak_and_for_the_last_reading() {
+    let start = 1 << 40;
+    let mut profile = profile(
+        &["", "/lib/x"],
+        vec![mapping(start, 40, 40, 0, 0)],
+        Vec::new(),
+    );
+    let file = vec![mapping(start + 40 * MIB, 60, 60, 1, 0)];
+    profile.memory[0].mappings.extend(file);
+    profile.memory[0].totals.anonymous_bytes = 100 * MIB;
+    profile.memory[0].totals.resident_bytes = 100 * MIB;
+    let print = |profile: &Profile| {
+        let (peak, last) = Ledger::peak_and_last(profile, None).expect("a reading");
+        let mut out = Vec::new();
+        let options = text::Options::new(Width::new(None));
+        text::write(profile, &peak, &last, &options, &mut out).expect("text");
+        String::from_utf8(out).expect("text")
+    };
+    let one = print(&profile);
+    assert!(
+        one.contains("unexplained: 40.0% of anonymous memory"),
+        "{one}"
+    );
+    let mut later = profile.memory[0].clone();
+    later.totals.time_ns += 10;
+    later.totals.anonymous_bytes = 50 * MIB;
+    later.totals.resident_bytes = 50 * MIB;
+    later.mappings = vec![
+        mapping(start, 2, 2, 0, 0),
+        mapping(start + 40 * MIB, 48, 48, 1, 0),
+    ];
+    profile.memory.push(later);
+    let two = print(&profile);
+    let shares = "unexplained: 40.0% (peak) and 4.0% (last) of anonymous memory";
+    assert!(two.contains(shares), "{two}");
 }
 
 /// Of 16 MiB in one mapping, 12 are resident: 4 in a block, 2 in pools, and 6 that a call has mapped.

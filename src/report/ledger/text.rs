@@ -124,11 +124,21 @@ pub fn write(
     if !is_one {
         line += &format!("{:>12}{:>12}", of(after), change(after - before));
     }
-    let unexplained = last.of_account(Account::Unexplained);
+    let unexplained = |ledger: &Ledger| {
+        let bytes = ledger.of_account(Account::Unexplained);
+        units::percent(bytes, ledger.totals.anonymous_bytes as f64)
+    };
+    let shares = match is_one {
+        true => unexplained(last),
+        false => format!(
+            "{} (peak) and {} ({last_name})",
+            unexplained(peak),
+            unexplained(last)
+        ),
+    };
     writeln!(
         out,
-        "{line}   resident; unexplained: {} of anonymous memory",
-        units::percent(unexplained, last.totals.anonymous_bytes as f64).trim(),
+        "{line}   resident; unexplained: {shares} of anonymous memory"
     )?;
     let moments = [(peak, "peak"), (last, last_name)];
     for (ledger, moment) in moments.into_iter().skip(usize::from(is_one)) {
