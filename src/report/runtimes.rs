@@ -121,9 +121,9 @@ fn line(profile: &Profile, here: &Here) -> Option<String> {
         }
         let is_low = || crate::Coverage::of(profile).is_some_and(|it| it.is_low());
         if is_silent && !runtime.is_on_malloc && !is_traced(profile, runtime) && is_low() {
-            let line = match support.is_for(version) {
-                Some(false) => not_supported(profile, here, &named),
-                _ => format!(
+            let line = match support.refuses(version) {
+                true => not_supported(profile, here, &named),
+                false => format!(
                     "warning: {named}: {missing}: its bridge is there, but no object was sampled"
                 ),
             };
@@ -148,9 +148,9 @@ fn line(profile: &Profile, here: &Here) -> Option<String> {
             )
         });
     }
-    Some(match support.is_for(version) {
-        Some(false) if *support != Support::None => not_supported(profile, here, &named),
-        _ => {
+    Some(match support.refuses(version) {
+        true => not_supported(profile, here, &named),
+        false => {
             let line = format!("warning: {named}: {missing}: {}", why(profile, here));
             with_advice(profile, here, line)
         }
@@ -186,6 +186,10 @@ fn why(profile: &Profile, here: &Here) -> String {
         }
         (None, Support::Optional { .. }) => "its bridge was not asked for".to_owned(),
         (None, Support::Outside { .. }) => "no agent can sample it".to_owned(),
+        (None, support) if support.heap() == Some("lua") => {
+            "its bridge joins `lua`, `luajit`, and programs that open the libraries of Lua's shared library"
+                .to_owned()
+        }
         (None, _) => "its bridge did not join".to_owned(),
     }
 }
@@ -217,8 +221,7 @@ fn advice(profile: &Profile, here: &Here) -> String {
     if matches!(support, Support::Optional { .. }) && has_declined(profile, here.runtime) {
         return String::new();
     }
-    let could_join =
-        matches!(support, Support::Bridge { .. }) && support.is_for(&here.version) != Some(false);
+    let could_join = matches!(support, Support::Bridge { .. }) && !support.refuses(&here.version);
     if is_attached(profile) && could_join && !support.joins_late(&here.version) {
         return "start it with `allocsample run` instead of attaching".to_owned();
     }
@@ -411,6 +414,15 @@ mod tests {
             (
                 declined(with("Erlang's BEAM", "29"), "all: --runtime none"),
                 "warning: Erlang's BEAM 29: the heaps of Erlang's processes are not sampled: its bridge did not join (--runtime none); with the flag `+Mea min` BEAM allocates by malloc",
+            ),
+            // A program that contains it, or loads it as a part of a plugin.
+            (
+                with("LuaJIT", "2.1.0"),
+                "warning: LuaJIT 2.1.0: its heap is not sampled: its bridge joins `lua`, `luajit`, and programs that open the libraries of Lua's shared library",
+            ),
+            (
+                attached(with("LuaJIT", "2.1.0")),
+                "warning: LuaJIT 2.1.0: its heap is not sampled: its bridge can join only when the program starts; start it with `allocsample run` instead of attaching",
             ),
             (
                 with("Deno", ""),

@@ -76,6 +76,12 @@ impl Support {
         })
     }
 
+    /// Whether its bridge is made for other versions than this one. A bridge that is made for none joins all, as far as it can.
+    pub fn refuses(self, version: &str) -> bool {
+        matches!(self, Self::Bridge { from, .. } if from != ANY)
+            && self.is_for(version) == Some(false)
+    }
+
     /// Whether its bridge joins a running process of this version at an attach. `true` if the version is not known, and it
     /// joins some.
     pub fn joins_late(self, version: &str) -> bool {
