@@ -7,7 +7,7 @@ use std::process::Output;
 
 use support::profile::{Profile, Site};
 use support::room::{stderr, stdout};
-use support::{Program, Room, bridge, is_installed, skip};
+use support::{Agent, Program, Room, bridge, is_installed, skip};
 
 fn has_lua() -> bool {
     let has = is_installed("lua5.4");
@@ -340,4 +340,51 @@ fn luajit_may_be_closed_after_the_library_that_wraps_its_functions() {
     let (_, profile, _room) = profile("luajit", &["--interval", "4K"], &["-e", &load]);
     let heap = bridge::heap(&profile, "lua");
     assert!(heap["major_collections"].as_f64() >= Some(1.0), "{heap}");
+}
+
+/// As in Neovim and HAProxy: such a program does not read LUA_INIT.
+#[test]
+fn a_program_that_embeds_the_shared_library_has_its_interpreters_sampled() {
+    let code = "local kept = {}
+         function keep(i) kept[i] = {('x'):rep(90) .. i} end
+         for i = 1, 40000 do keep(i) end
+         local fill = coroutine.create(function() for i = 40001, 60000 do keep(i) end end)
+         coroutine.resume(fill)
+         collectgarbage() print(#kept)";
+    for (flags, is_jit) in [
+        (&["-l:libluajit-5.1.so.2", "-DJIT", "-lpthread"][..], true),
+        (&["-l:liblua5.4.so.0", "-lpthread"], false),
+    ] {
+        if !has_library(flags[0].trim_start_matches("-l:")) {
+            skip(&format!("no {}", flags[0]));
+            continue;
+        }
+        let program = Program::compiled_with("lua_embedded.c", flags);
+        let outcome = (program.run().args(&[code])).unchanged(&Agent::at_interval("4K").seeded(7));
+        outcome.assert_success();
+        let profile = outcome.profile();
+        let heap = bridge::heap(&profile, "lua");
+        // 60,000 tables, each with an array and a string.
+        assert!(heap["allocated_bytes"].as_f64() > Some(9e6), "{heap}");
+        if is_jit {
+            assert!(heap["major_collections"].as_f64() >= Some(1.0), "{heap}");
+        } else {
+            bridge::assert_stack(&profile, &["main", "main chunk", "keep"]);
+            bridge::assert_stack(
+                &profile,
+                &["main", "main chunk", "function at line_4", "keep"],
+            );
+        }
+        bridge::assert_audit(&profile);
+    }
+}
+
+fn has_library(name: &str) -> bool {
+    let folders = [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+    ];
+    (folders.iter()).any(|folder| std::path::Path::new(folder).join(name).exists())
 }

@@ -90,7 +90,10 @@ static char *getenv_of_program(const char *name)
 
 static void join(void)
 {
+    if (!lua_find_functions())
+        return;
     shim_services.redirect_in_program("getenv", (void *)getenv_of_program);
+    lua_watch_embedders();
 }
 
 void lua_launched(void)

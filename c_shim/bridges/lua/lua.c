@@ -1,7 +1,7 @@
 /* Lua's blocks as a heap of the hook ABI, with their types and the functions that made them.
  *
- * launch.c has an interpreter call luaopen_allocsample, which puts a function of ours in front of the state's
- * allocator. What the allocator gets from malloc is not counted again there. Frames are asked of Lua's debug interface,
+ * launch.c has an interpreter call luaopen_allocsample, and embedded.c calls lua_join_embedded, which put a function of ours in
+ * front of the state's allocator. What the allocator gets from malloc is not counted again there. Frames are asked of Lua's debug interface,
  * which neither allocates nor raises errors for what is asked here.
  *
  * Lua tells nobody of its collections, but it finalizes what they find dead: a userdata that nobody refers to is the
@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct lua_State lua_State;
 typedef void *(*allocator)(void *context, void *block, size_t old_size, size_t size);
 
 /* Interpreters of a process that are joined at most. */
@@ -67,6 +66,7 @@ static struct {
     void (*push_function)(lua_State *, int (*)(lua_State *), int);
     void (*set_field)(lua_State *, int, const char *);
     void (*get_field)(lua_State *, int, const char *);
+    void (*get_global)(lua_State *, const char *); /* not in 5.1 */
     const void *(*to_pointer)(lua_State *, int);
     int (*set_metatable)(lua_State *, int);
     int (*get_metatable)(lua_State *, int);
@@ -96,6 +96,8 @@ static _Thread_local struct state *sampled_state;
 static _Thread_local size_t replaced_size;
 /* Whether it is LuaJIT, which has the interface of Lua 5.1. */
 static bool is_luajit;
+/* Whether the interpreter has all functions that are needed. */
+static bool has_functions;
 /* Whether a call's caller can be found in one step. By level, each frame takes one step more than the one before. */
 static bool can_step;
 
@@ -410,7 +412,7 @@ static const struct layout *find_layout(void)
     return is_early ? &lua_5_4 : &lua_5_4_5;
 }
 
-static bool find_functions(void)
+bool lua_find_functions(void)
 {
     static const struct symbol symbols[] = {
         {&lua.get_allocator, "lua_getallocf"}, {&lua.set_allocator, "lua_setallocf"},
@@ -429,9 +431,11 @@ static bool find_functions(void)
     void *found = symbol("lua_newuserdatauv"), *older = symbol("lua_newuserdata");
     memcpy(&lua.new_userdata_5_4, &found, sizeof found);
     memcpy(&lua.new_userdata, &older, sizeof older);
+    void *get_global = symbol("lua_getglobal");
+    memcpy(&lua.get_global, &get_global, sizeof get_global);
     layout = find_layout();
     is_luajit = symbol("luaJIT_setmode") != NULL;
-    return found != NULL || older != NULL;
+    return has_functions = found != NULL || older != NULL;
 }
 
 static void define_types(void)
@@ -443,14 +447,11 @@ static void define_types(void)
     hooks->define_statistic(heap, STATISTIC_HEAP, "heap", "bytes");
 }
 
-/* Once: when the first interpreter of the process joins. */
-static bool begin(void)
+static bool register_heap(void)
 {
-    if (heap != NULL)
-        return true;
     uintptr_t start, end;
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
-    if (hooks == NULL || !find_functions() || !names_make(&functions))
+    if (hooks == NULL || !has_functions || !names_make(&functions))
         return false;
     allocsample_heap_description description = {
         .size = sizeof description,
@@ -471,6 +472,19 @@ static bool begin(void)
     return true;
 }
 
+/* Registers the heap when the first interpreter of the process joins. Another thread's interpreter is not joined meanwhile. */
+static bool begin(void)
+{
+    enum { NOT_BEGUN, BEGINNING, BEGUN, FAILED };
+    static _Atomic(int) progress;
+    int expected = NOT_BEGUN;
+    if (atomic_compare_exchange_strong_explicit(&progress, &expected, BEGINNING, memory_order_acquire, memory_order_acquire)) {
+        expected = register_heap() ? BEGUN : FAILED;
+        atomic_store_explicit(&progress, expected, memory_order_release);
+    }
+    return expected == BEGUN;
+}
+
 static struct state *new_state(void)
 {
     for (size_t i = 0; i < STATES; i++) {
@@ -480,25 +494,53 @@ static struct state *new_state(void)
     return NULL;
 }
 
-/* A function of Lua, for package.loadlib: luaopen_allocsample(coroutine.resume, coroutine.wrap(f)). */
-EXPORT int luaopen_allocsample(lua_State *thread)
+/* The interpreter, joined if it was not yet; NULL if it cannot be. */
+static struct state *join_interpreter(lua_State *thread)
 {
     void *context;
-    lua_launched();
-    if (!begin() || lua.get_allocator(thread, &context) == lua_block)
-        return 0;
+    if (!begin())
+        return NULL;
+    if (lua.get_allocator(thread, &context) == lua_block)
+        return context;
     struct state *state = new_state();
     if (state == NULL)
-        return 0;
+        return NULL;
     state->main = thread;
-    state->resume = lua.to_function(thread, 1);
-    state->wrapped = lua.to_function(thread, 2);
     countdown_begin(&state->countdown, hooks, heap, &state->nursery);
     state->next = lua.get_allocator(thread, &state->next_context);
     lua.set_allocator(thread, lua_block, state);
-    can_step = steps_are_right(thread);
     watch_collections(thread);
+    return state;
+}
+
+/* A function of Lua, for package.loadlib: luaopen_allocsample(coroutine.resume, coroutine.wrap(f)). */
+EXPORT int luaopen_allocsample(lua_State *thread)
+{
+    lua_launched();
+    struct state *state = join_interpreter(thread);
+    if (state == NULL)
+        return 0;
+    state->resume = lua.to_function(thread, 1);
+    state->wrapped = lua.to_function(thread, 2);
+    can_step = steps_are_right(thread);
     return 0;
+}
+
+void lua_join_embedded(lua_State *thread)
+{
+    /* LuaJIT does not return the memory of a state that is closed with another allocator than its own. A program's first state
+     * lives as long as the program; those of its threads may come and go. */
+    static _Atomic(bool) has_one;
+    bool is_one_of_many = atomic_exchange_explicit(&has_one, true, memory_order_relaxed);
+    if (is_one_of_many && is_luajit)
+        return;
+    struct state *state = join_interpreter(thread);
+    if (state == NULL || layout == &lua_5_1)
+        return;
+    lua.get_global(thread, "coroutine");
+    lua.get_field(thread, -1, "resume");
+    state->resume = lua.to_function(thread, -1);
+    lua.set_top(thread, -3);
 }
 
 void lua_after_fork_in_child(void)
