@@ -374,6 +374,19 @@ fn files_with_right_checksums_and_nothing_else_take_little_memory() {
     }
 }
 
+#[test]
+fn files_with_records_of_every_kind_take_little_memory() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("x.allocsample");
+    for seed in hostile::ALL_KINDS..hostile::ALL_KINDS + 150 {
+        check_seed(seed, &path);
+    }
+    for seed in hostile::ALL_KINDS..hostile::ALL_KINDS + 20 {
+        check_command(seed, "memory x.allocsample --format json", directory.path());
+    }
+}
+
 /// Found by the fuzz, and mended since.
 #[test]
 fn files_that_once_took_too_much_no_longer_do() {
@@ -429,6 +442,9 @@ const COMMANDS: &[&str] = &[
     "report x.allocsample --summary",
     "report x.allocsample --filter x --since 1us",
     "report x.allocsample --format json",
+    "memory x.allocsample",
+    "memory x.allocsample --format json",
+    "memory x.allocsample --format csv",
     "leaks x.allocsample --all --top 1000",
     "leaks x.allocsample --format json",
     "leaks x.allocsample --format csv",
@@ -493,7 +509,7 @@ fn fuzz_for_a_while() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("x.allocsample");
     let end = Instant::now() + Duration::from_secs(seconds);
-    let first = number("HOSTILE_SEED").unwrap_or(1_000_000);
+    let first = number("HOSTILE_SEED").unwrap_or(hostile::ALL_KINDS + 1_000_000);
     let (mut seed, mut slowest) = (first, (Duration::ZERO, 0, 0));
     while Instant::now() < end {
         let begun = Instant::now();

@@ -9,22 +9,55 @@ use allocsample_record::{
 };
 
 /// Small, fast, and the same everywhere.
-pub struct Random(u64);
+pub struct Random {
+    state: u64,
+    has_all_kinds: bool,
+}
+
+/// From here on a seed draws kinds of records that came after the seeds which once failed, and whatever kinds come next.
+pub const ALL_KINDS: u64 = 1 << 32;
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+        Self {
+            state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            has_all_kinds: seed >= ALL_KINDS,
+        }
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11
     }
 
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
+    }
+
+    /// The number of a kind of record.
+    fn kind(&mut self) -> u8 {
+        let known = |number: &u8| RecordKind::from_number(*number).is_some();
+        let last = match self.has_all_kinds {
+            true => (1..=127).rev().find(known).expect("a kind"),
+            false => 28,
+        };
+        1 + self.below(last.into()) as u8
+    }
+
+    fn definition(&mut self) -> Definition {
+        let kinds = [
+            Definition::Heap,
+            Definition::Type,
+            Definition::Function,
+            Definition::Statistic,
+            Definition::Thread,
+            Definition::Inlined,
+            Definition::Range,
+        ];
+        let known = if self.has_all_kinds { kinds.len() } else { 6 };
+        kinds[self.below(known as u64) as usize]
     }
 
     /// Mostly small, sometimes anything.
@@ -278,7 +311,7 @@ fn events(encoder: &mut ChunkEncoder, random: &mut Random) {
             }),
             _ => {
                 // Records of any kind, alike but for one word.
-                let kind = 1 + random.below(28) as u8;
+                let kind = random.kind();
                 let Some(kind) = RecordKind::from_number(kind) else {
                     continue;
                 };
@@ -300,18 +333,10 @@ fn events(encoder: &mut ChunkEncoder, random: &mut Random) {
 }
 
 fn definition(encoder: &mut ChunkEncoder, random: &mut Random, index: u64, length: usize) {
-    let kinds = [
-        Definition::Heap,
-        Definition::Type,
-        Definition::Function,
-        Definition::Statistic,
-        Definition::Thread,
-        Definition::Inlined,
-    ];
     let name = vec![b'n'; length % 512];
     let record = DefinitionRecord {
         heap: HeapId(1 + (index % 3) as u16),
-        kind: kinds[random.below(6) as usize],
+        kind: random.definition(),
         id: index as u32,
         value: 1,
         name: &name,
@@ -333,7 +358,7 @@ fn symbols(file: Hostile, random: &mut Random) -> Hostile {
 fn packed_records(file: Hostile, random: &mut Random) -> Hostile {
     let mut records = Vec::new();
     for _ in 0..random.count(3) {
-        let kind = 1 + random.below(28) as u8;
+        let kind = random.kind();
         let (words, mask) = (random.below(40), random.number() as u8);
         records.push(kind);
         varint(&mut records, words);
