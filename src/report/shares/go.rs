@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn ranges_of_whole_steps_are_arenas_also_if_the_kernel_has_split_them() {
         let step = STEP_BYTES >> 16;
-        assert_eq!(2 * HUGE_PAGE_BYTES >> 16, step);
+        assert_eq!((2 * HUGE_PAGE_BYTES) >> 16, step);
         let base = (0xc0_0000_0000_u64) >> 16;
         let (whole, half) = (3 * step, step / 2);
         assert_eq!(arenas(&[(base, whole, 0)], "go"), [true]);
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn mappings_of_files_are_no_arenas_and_those_that_go_names_are() {
-        let base = 64 * MIB >> 16;
+        let base = (64 * MIB) >> 16;
         let mappings = [(base, 64, 1), (2 * base, 3, 2), (3 * base, 3, 0)];
         assert_eq!(arenas(&mappings, "go"), [false, true, false]);
     }
