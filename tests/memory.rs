@@ -160,11 +160,17 @@ fn what_was_mapped_before_the_recording_has_its_owner() {
     let run = ["run", "-q", "-o", "it.allocsample", "--", "./program"];
     let output = room.output(&run);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let mut children = std::fs::read_dir(room.path("it.processes")).expect("profiles of children");
-    let child = children.next().expect("the child's profile");
-    let child = child.expect("a file").path();
-    let child = child.to_str().expect("UTF-8");
-    for (what, mib) in [("it.allocsample", 28.0), (child, 48.0)] {
+    let files = std::fs::read_dir(room.directory()).expect("the room");
+    let mut names = files.map(|it| {
+        it.expect("a file")
+            .file_name()
+            .into_string()
+            .expect("UTF-8")
+    });
+    let is_of_child = |it: &String| it.ends_with(".allocsample") && it != "it.allocsample";
+    let child = names.find(is_of_child);
+    let child = child.expect("the child's profile");
+    for (what, mib) in [("it.allocsample", 28.0), (child.as_str(), 48.0)] {
         let ledger = ledger(&room, what);
         assert_adds_up(&ledger["peak"]);
         let accounts = accounts(&ledger["peak"]);
