@@ -2,8 +2,8 @@
 
 mod aftermath;
 mod child;
+mod descendants;
 pub mod embedded;
-mod family;
 mod fold;
 mod go;
 mod go_children;

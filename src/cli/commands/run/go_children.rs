@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::family::Family;
+use super::descendants::Descendants;
 use super::go::{Plan, Reading};
 use crate::{exit, go_heap};
 
@@ -81,7 +81,7 @@ impl GoChildren {
 
 struct Search {
     plan: Plan,
-    family: Family,
+    processes: Descendants,
     is_root_read: bool,
     begin: Instant,
     /// Whether this is a Go program.
@@ -102,7 +102,7 @@ impl Search {
         let now = Instant::now();
         Self {
             plan,
-            family: Family::of(root, rustix::param::page_size() as u64),
+            processes: Descendants::of(root, rustix::param::page_size() as u64),
             is_root_read,
             begin: now,
             files: HashMap::new(),
@@ -128,7 +128,7 @@ impl Search {
 
     fn search(&mut self) {
         let begin = Instant::now();
-        let mut pids = self.family.pids().to_vec();
+        let mut pids = self.processes.pids().to_vec();
         let listing = begin.elapsed();
         if self.is_root_read {
             pids.remove(0);

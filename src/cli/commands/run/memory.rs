@@ -10,7 +10,7 @@ use allocsample_profile::MemoryMap;
 use allocsample_residency::{Due, Source, Watch};
 use rustix::time::ClockId;
 
-use super::family::Family;
+use super::descendants::Descendants;
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -46,7 +46,7 @@ impl MemoryWatch {
 }
 
 struct Watched {
-    family: Family,
+    processes: Descendants,
     page_bytes: u64,
     start_ns: u64,
     /// The processes that were there when the kernel was last asked.
@@ -60,7 +60,7 @@ impl Watched {
     fn new(root: u32) -> Self {
         let page_bytes = rustix::param::page_size() as u64;
         Self {
-            family: Family::of(root, page_bytes),
+            processes: Descendants::of(root, page_bytes),
             page_bytes,
             start_ns: monotonic_ns(),
             pids: Vec::new(),
@@ -87,7 +87,7 @@ impl Watched {
     }
 
     fn find_processes(&mut self) {
-        self.pids = self.family.pids().to_vec();
+        self.pids = self.processes.pids().to_vec();
         self.watches.retain(|pid, _| self.pids.contains(pid));
     }
 
