@@ -23,7 +23,7 @@ fn a_go_heap_keeps_its_memory_after_a_collection() {
         assert_adds_up(&ledger[moment]);
         let mib = accounts(&ledger[moment]);
         let of = |account: &str| mib.get(account).copied().unwrap_or(0.0);
-        // 2,000 blocks of 61,440 bytes, of which 40 are left, and what the runtime has besides.
+        // 2,000 blocks of 61,440 bytes, of which 40 stay live, and the runtime's own memory.
         assert!(of("objects") + of("objects_held") > 100.0, "{mib:?}");
         assert!(of("unexplained") < 4.0, "{mib:?}");
         // Before the collection all of them count as live.

@@ -359,7 +359,6 @@ fn a_bounded_cache_is_live_and_nothing_else_once_the_jvm_was_asked_to_collect() 
 #[test]
 fn collections_on_request_and_an_exit_come_through_while_threads_allocate_and_reach_safepoints() {
     const ROUNDS: usize = 3;
-    const REQUESTS: usize = 4;
     const KNOWN: f64 = 20_000.0 * 1_016.0;
     for jdk in compile::jdks() {
         let compiled = compile::java_by(&jdk.join("bin/javac"), "CollectedUnderLoad.java");
@@ -372,16 +371,7 @@ fn collections_on_request_and_an_exit_come_through_while_threads_allocate_and_re
             let java = [&[java, &collector], &program[..]].concat();
             for _ in 0..ROUNDS {
                 let java = AtWork::start(Room::new(), &["--interval", "16K"], &java);
-                for _ in 0..REQUESTS {
-                    java.collect("java");
-                }
-                let (live, error) = java.survivors_of_request("java", "makeEntry");
-                assert!(
-                    (live - KNOWN).abs() < 5.0 * error,
-                    "{collector}: {live} ± {error}"
-                );
-                let (dropped, _) = java.survivors_of_request("java", "drop");
-                assert!(dropped < 0.05 * KNOWN, "{collector}: {dropped} not dead");
+                java.assert_java_keeps(KNOWN, &collector);
                 java.end();
             }
         }

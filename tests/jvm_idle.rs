@@ -9,7 +9,6 @@ use support::compile;
 /// Without a compiler, whose threads allocate now and then. Each request comes to a JVM that has done nothing since the last one.
 #[test]
 fn an_idle_jvm_collects_on_request_each_time() {
-    const REQUESTS: usize = 4;
     const KNOWN: f64 = 5_000.0 * 1_016.0;
     for jdk in compile::jdks() {
         let compiled = compile::java_by(&jdk.join("bin/javac"), "Idle.java");
@@ -19,16 +18,7 @@ fn an_idle_jvm_collects_on_request_each_time() {
         for collector in ["-XX:+UseSerialGC", "-XX:+UseG1GC"] {
             let program = [java, collector, "-Xint", "-cp", &classes, "Idle"];
             let java = AtWork::start(Room::new(), &["--interval", "8K"], &program);
-            for _ in 0..REQUESTS {
-                java.collect("java");
-            }
-            let (live, error) = java.survivors_of_request("java", "makeEntry");
-            assert!(
-                (live - KNOWN).abs() < 5.0 * error,
-                "{collector}: {live} ± {error}"
-            );
-            let (dropped, _) = java.survivors_of_request("java", "drop");
-            assert!(dropped < 0.05 * KNOWN, "{collector}: {dropped} not dead");
+            java.assert_java_keeps(KNOWN, collector);
             java.end();
         }
     }

@@ -64,7 +64,7 @@ const NEGLIGIBLE_BYTES: f64 = (8 << 20) as f64;
 impl Coverage {
     /// The owner of mappings that have none.
     pub const UNKNOWN: &str = "mappings without a name";
-    /// Then only what is live is known to be the sampled heaps'.
+    /// Appended where mappings were not listed: free memory cannot be told from that of others then.
     const UNLISTED: &str = "; no list of mappings was read near the peak, so this includes free memory of the sampled heaps and data of libraries";
     /// Where glibc's malloc does not have it.
     const BRK_HEAP: &str = "the brk heap";

@@ -94,6 +94,23 @@ impl AtWork {
         self.live_of(heap, function, "begin")
     }
 
+    /// Asks a JVM for collections. Then nearly all that `drop` has allocated is dead, and of `makeEntry` so much is live.
+    #[track_caller]
+    pub fn assert_java_keeps(&self, known_bytes: f64, context: &str) {
+        const REQUESTS: usize = 4;
+        for _ in 0..REQUESTS {
+            self.collect("java");
+        }
+        let (live, error) = self.survivors_of_request("java", "makeEntry");
+        assert!(
+            (live - known_bytes).abs() < 5.0 * error,
+            "{context}: {live} ± {error}"
+        );
+        let (dropped, _) = self.survivors_of_request("java", "drop");
+        let most = 0.05 * known_bytes;
+        assert!(dropped < most, "{context}: {dropped} not dead");
+    }
+
     #[track_caller]
     fn live_of(&self, heap: &str, function: &str, allocated_before: &str) -> (f64, f64) {
         let rows = self.query(&format!(
