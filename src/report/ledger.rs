@@ -389,7 +389,7 @@ fn seconds_into(profile: &Profile, time_ns: u64) -> f64 {
 }
 
 /// Calls that the agent saw and could not record.
-fn not_recorded(profile: &Profile) -> u64 {
+pub(crate) fn not_recorded(profile: &Profile) -> u64 {
     profile.own_cost.of(Figure::MappingsNotRecorded)
 }
 

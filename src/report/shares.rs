@@ -5,6 +5,7 @@
 //! which objects of a virtual machine were sampled.
 
 mod go;
+mod malloc_arenas;
 mod outside;
 mod own;
 
@@ -335,6 +336,10 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
         }
     }
     let own_mappings = OwnMappings::of(profile, map);
+    let unsampled_arenas = match is_glibc {
+        true => malloc_arenas::of(profile, map),
+        false => vec![false; mappings.len()],
+    };
     for (index, mapping) in mappings.iter().enumerate() {
         let is_of_heap = |it: &Range<u64>| it.start < end_of(mapping) && mapping.start < it.end;
         if heap.iter().any(is_of_heap) || of_go.has(index) {
@@ -365,9 +370,9 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
     for (index, mapping) in mappings.iter().enumerate() {
         let anonymous = mapping.anonymous_bytes as f64;
         let name = readable(map.name(mapping));
-        const ARENA_BYTES: u64 = 64 << 20;
-        let is_arena = name.is_empty() && mapping.start.is_multiple_of(ARENA_BYTES);
-        let is_kept_by_malloc = is_glibc && (name == "[heap]" || is_arena && has_malloc[index]);
+        let is_arena = malloc_arenas::is_placed_as_one(map, mapping)
+            && (has_malloc[index] || unsampled_arenas[index] && !of_go.has(index));
+        let is_kept_by_malloc = is_glibc && (name == "[heap]" || is_arena);
         let alive = alive[index];
         let sum = alive.malloc + alive.objects + alive.embedded;
         let is_filled = sum >= LEAST_SHARE * anonymous;
