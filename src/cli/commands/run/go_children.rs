@@ -88,6 +88,7 @@ struct Search {
     files: HashMap<File, bool>,
     /// What each process ran at the last search.
     known: HashMap<u32, File>,
+    last_change: Instant,
     last: Instant,
     next: Instant,
     readings: Vec<(u32, Instant, Reading)>,
@@ -97,6 +98,10 @@ struct Search {
 impl Search {
     const SHORTEST: Duration = Duration::from_millis(10);
     const LONGEST: Duration = Duration::from_millis(200);
+    /// Where the last process has started long ago.
+    const LONGEST_IN_QUIET: Duration = Duration::from_secs(1);
+    /// A program is found within so small a part of the time that had passed before it.
+    const SHARE: u32 = 50;
 
     fn new(plan: Plan, root: u32, is_root_read: bool) -> Self {
         let now = Instant::now();
@@ -107,6 +112,7 @@ impl Search {
             begin: now,
             files: HashMap::new(),
             known: HashMap::new(),
+            last_change: now,
             last: now,
             next: now,
             readings: Vec::new(),
@@ -147,11 +153,20 @@ impl Search {
             }
             running.insert(pid, file);
         }
+        if running != self.known {
+            self.last_change = begin;
+        }
         self.known = running;
         self.last = begin;
-        let pause = (self.begin.elapsed() / 50).clamp(Self::SHORTEST, Self::LONGEST);
+        let pause = Self::pause(self.begin.elapsed(), self.last_change.elapsed());
         // Takes 2 % of a processor at most, even below a program with thousands of threads, all of which it must list.
         self.next = Instant::now() + pause.max(listing * 50);
+    }
+
+    /// After so long a run in which no process has started for so long.
+    fn pause(run: Duration, quiet: Duration) -> Duration {
+        let usual = (run / Self::SHARE).clamp(Self::SHORTEST, Self::LONGEST);
+        usual.max((quiet / Self::SHARE).min(Self::LONGEST_IN_QUIET))
     }
 
     fn is_go(&mut self, pid: u32, file: File) -> bool {
@@ -212,4 +227,23 @@ fn shares_memory_with_parent(pid: u32) -> bool {
         .rsplit_once(')')
         .and_then(|(_, rest)| rest.split_whitespace().nth(1));
     parent.is_some_and(|parent| vector(parent) == vector(&pid.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_a_fiftieth_of_the_time_and_longer_only_in_quiet() {
+        let ms = Duration::from_millis;
+        for (run, quiet, pause) in [
+            (0, 0, 10),
+            (5_000, 5_000, 100),
+            (60_000, 1_000, 200),
+            (60_000, 20_000, 400),
+            (600_000, 500_000, 1_000),
+        ] {
+            assert_eq!(Search::pause(ms(run), ms(quiet)), ms(pause));
+        }
+    }
 }
