@@ -71,12 +71,105 @@ fn of_holders(held: &Held, bytes: f64) -> String {
             "{kept}: most of it is held by {}; allocate its blocks together, apart from those that are freed",
             holder.name()
         ),
+        None if held
+            .holders
+            .first()
+            .is_none_or(|it| may_hold_most(held, it)) =>
+        {
+            format!("{kept}; there are too few samples to say which sites hold them")
+        }
         None => format!("{kept}; no single site holds most of it"),
     }
 }
 
-/// Whether a site holds most of it by more than the error.
+/// Whether a site holds most of it, and has enough samples to say so.
 fn is_sure(held: &Held, holder: &Holder) -> bool {
+    held.share(holder).0 >= MOST && held.is_known(holder)
+}
+
+/// Whether a site could hold most of it, within twice the standard error.
+fn may_hold_most(held: &Held, holder: &Holder) -> bool {
     let (share, error) = held.share(holder);
-    share >= MOST && error.is_some_and(|error| share - 2.0 * error > 0.0)
+    share + 2.0 * error.unwrap_or(0.0) >= MOST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::text::{Options, write_holders};
+    use allocsample_heapwalk::Parts;
+    use allocsample_profile::{Frame, StackId};
+    use allocsample_sampling::Estimate;
+
+    const MIB: f64 = (1 << 20) as f64;
+
+    /// Of 100 MiB that blocks hold: sites with so many samples, each of which stands for so much.
+    fn held_by(sites: &[(&str, u64, f64)]) -> Held {
+        let holder = |&(name, samples, mib): &(&str, u64, f64)| {
+            let bytes = mib * MIB;
+            let all = samples as f64 * bytes;
+            Holder {
+                frame: Some(Frame {
+                    function: name.into(),
+                    file: None,
+                    line: 0,
+                    module: String::new(),
+                    is_symbolized: true,
+                }),
+                stack: StackId::EMPTY,
+                blocks: Estimate::from_parts(samples as f64, Some(1.0), samples),
+                block_bytes: Estimate::from_parts(64.0, Some(1.0), samples),
+                free_bytes: Estimate::from_parts(
+                    all,
+                    Some(samples as f64 * bytes * bytes),
+                    samples,
+                ),
+                alone_bytes: Estimate::ZERO,
+            }
+        };
+        let mut parts = Parts::default();
+        parts.held = 100 << 20;
+        let holders: Vec<Holder> = sites.iter().map(holder).collect();
+        let mut attributed = Estimate::ZERO;
+        holders.iter().for_each(|it| attributed += it.free_bytes);
+        Held {
+            parts,
+            arenas: Vec::new(),
+            holders,
+            attributed,
+            rounding: Estimate::ZERO,
+            found: 0,
+            gone: 0,
+            pieces: Vec::new(),
+        }
+    }
+
+    fn printed(held: &Held) -> String {
+        let mut out = Vec::new();
+        write_holders(held, &Options::new(crate::Width::new(None)), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_site_has_a_share_only_if_its_samples_are_enough_for_one() {
+        // One sample may stand for more than there is.
+        let held = held_by(&[("rare", 1, 221.0)]);
+        let text = printed(&held);
+        assert!(!text.contains("rare") && !text.contains("221"), "{text}");
+        assert!(text.contains("too few samples"), "{text}");
+        assert!(of_holders(&held, 100.0 * MIB).contains("too few samples to say"));
+
+        let held = held_by(&[("often", 80, 1.0), ("rare", 2, 9.0)]);
+        let text = printed(&held);
+        assert!(text.contains("80 % (± 9 %) by often"), "{text}");
+        assert!(!text.contains("rare"), "{text}");
+        assert!(text.contains("too few samples"), "{text}");
+        assert!(of_holders(&held, 100.0 * MIB).contains("held by often"));
+
+        let held = held_by(&[("a", 20, 1.0), ("b", 18, 1.0)]);
+        let text = printed(&held);
+        assert!(text.contains("by a:") && text.contains("by b:"), "{text}");
+        assert!(!text.contains("too few samples"), "{text}");
+        assert!(of_holders(&held, 100.0 * MIB).contains("no single site"));
+    }
 }

@@ -248,6 +248,13 @@ impl Held {
         let error = holder.free_bytes.stderr();
         (holder.free_bytes.value() / held, error.map(|it| it / held))
     }
+
+    /// Whether there are enough samples to say that this site holds anything: its share is more than twice its standard error.
+    /// One to four samples are not enough: their error is at least half of their share. Where no error is known, it counts as known.
+    pub fn is_known(&self, holder: &Holder) -> bool {
+        let (share, error) = self.share(holder);
+        error.is_none_or(|error| share > 2.0 * error)
+    }
 }
 
 fn piece_at(pieces: &[Piece], address: u64) -> Option<&Piece> {

@@ -222,10 +222,13 @@ fn write_reasons(
     Ok(())
 }
 
-fn write_holders(held: &Held, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+/// The sites that hold free memory, those with enough samples for a share.
+pub(super) fn write_holders(held: &Held, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     const WORTH_A_LINE: f64 = 0.01;
-    let worth = |it: &&Holder| held.share(it).0 >= WORTH_A_LINE;
-    for holder in held.holders.iter().filter(worth).take(options.sites) {
+    let worth = held.holders.iter();
+    let worth = worth.filter(|it| held.share(it).0 >= WORTH_A_LINE);
+    let (known, unknown): (Vec<&Holder>, Vec<&Holder>) = worth.partition(|it| held.is_known(it));
+    for holder in known.into_iter().take(options.sites) {
         let (share, error) = held.share(holder);
         let error = error.map_or_else(String::new, |error| format!(" (± {:.0} %)", 100.0 * error));
         let blocks = holder.blocks.value();
@@ -236,6 +239,14 @@ fn write_holders(held: &Held, options: &Options, out: &mut dyn Write) -> io::Res
             elide::shorten(&holder.name(), 2 * LONGEST_NAME),
             units::count(blocks),
             units::bytes(holder.block_bytes.value() / blocks.max(1.0)),
+        )?;
+    }
+    let of_unknown: f64 = unknown.iter().map(|it| held.share(it).0).sum();
+    if of_unknown >= 0.1 {
+        writeln!(
+            out,
+            "{:>35} by sites with too few samples for a figure: a smaller interval takes more",
+            "some"
         )?;
     }
     let attributed = held.attributed.value() / (held.parts.held as f64).max(1.0);
