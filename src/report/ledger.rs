@@ -9,6 +9,7 @@
 
 mod advice;
 mod csv;
+mod earlier;
 mod entries;
 mod held;
 mod json;
@@ -28,6 +29,7 @@ use crate::arenas::Arenas;
 use crate::coverage::{allocators, likely_owner};
 use crate::shares::{self, is_embedded, live_at};
 
+use earlier::Earlier;
 use entries::{Entries, Entry};
 
 pub use csv::write_csv;
@@ -61,13 +63,15 @@ pub enum Account {
     Shared,
     /// Of the agent.
     Agent,
+    /// Mapped before the recording began.
+    Earlier,
     /// Nobody is known to have mapped it.
     Unexplained,
 }
 
 impl Account {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Malloc,
         Self::MallocHeld,
         Self::Objects,
@@ -78,6 +82,7 @@ impl Account {
         Self::Files,
         Self::Shared,
         Self::Agent,
+        Self::Earlier,
         Self::Unexplained,
     ];
 
@@ -94,6 +99,7 @@ impl Account {
             Self::Files => "files",
             Self::Shared => "shared",
             Self::Agent => "agent",
+            Self::Earlier => "earlier",
             Self::Unexplained => "unexplained",
         }
     }
@@ -182,6 +188,7 @@ impl Ledger {
             arenas: Arenas::of(profile),
             has_sites,
             calls: profile.mapped_at(map.totals.time_ns),
+            earlier: Earlier::of(profile),
             likely: likely_owner(profile),
             known: match &outside {
                 Some(outside) => &outside.contents.known,

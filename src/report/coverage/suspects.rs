@@ -47,7 +47,7 @@ impl Suspects {
         for row in &unseen {
             let file = match row.account {
                 Account::Mapped => mapper(&row.name),
-                Account::Unexplained => None,
+                Account::Unexplained | Account::Earlier => None,
                 _ => continue,
             };
             *match file {

@@ -7,6 +7,7 @@ use allocsample_profile::{
     MappedRanges, MappingCall, MemoryMap, MemoryMapping, ModuleId, Profile, readable,
 };
 
+use super::earlier::Earlier;
 use super::held::known_bytes_within;
 use super::{Account, FILES, LedgerRow, Site, frames_of, machines};
 use crate::arenas::Arenas;
@@ -49,6 +50,8 @@ pub(super) struct Entries<'a> {
     pub(super) calls: MappedRanges<usize>,
     /// Threads may be older than the recording, and no malloc that nobody knows may have guard pages of its own, as Firefox's has.
     pub(super) guards_mean_stacks: bool,
+    /// Which of it is older than the recording.
+    pub(super) earlier: Earlier,
     /// Whose the memory is that no call has made, where only one could have it.
     pub(super) likely: Option<String>,
     /// By address, what is no call's because its content is known.
@@ -97,12 +100,15 @@ impl Entries<'_> {
             false => anonymous,
         };
         let (account, mut label) = anonymous_of(mapping, &name, self.guards_mean_stacks);
-        if let Some(likely) = self
-            .likely
-            .as_ref()
-            .filter(|_| account == Account::Unexplained)
-        {
-            label += &format!(", most likely of {likely}");
+        let mut rest = rest;
+        if account == Account::Unexplained {
+            let earlier = rest * self.earlier.part_of(&self.calls, mapping);
+            let of_earlier = self.earlier.label.to_owned();
+            self.add(Account::Earlier, of_earlier, earlier, earlier);
+            rest -= earlier;
+            if let Some(likely) = &self.likely {
+                label += &format!(", most likely of {likely}");
+            }
         }
         self.add(account, label, rest, rest);
     }
@@ -241,7 +247,7 @@ impl Entries<'_> {
     }
 }
 
-fn end_of(mapping: &MemoryMapping) -> u64 {
+pub(super) fn end_of(mapping: &MemoryMapping) -> u64 {
     mapping.start.saturating_add(mapping.bytes)
 }
 

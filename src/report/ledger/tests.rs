@@ -164,6 +164,33 @@ fn of_a_mapping_that_is_claimed_in_part_the_rest_is_unexplained() {
 }
 
 #[test]
+fn memory_that_was_there_when_the_recording_began_late_is_earlier() {
+    let start = 1 << 40;
+    // Of 8 MiB two were unmapped since, and a call has mapped another one there. Behind it the kernel has joined 4 MiB.
+    let first = vec![mapping(start, 8, 8, 0, 0)];
+    let calls = vec![
+        call(MappingChange::Unmap, start, 2),
+        call(MappingChange::Map, start, 1),
+    ];
+    let mut profile = profile(&[""], first, calls);
+    let mut last = profile.memory[0].clone();
+    last.totals.time_ns = 10;
+    let mapped = mapping(start, 1, 1, 0, 0);
+    last.mappings = vec![mapped, mapping(start + 2 * MIB, 10, 10, 0, 0)];
+    profile.memory.push(last);
+    let of = |profile: &Profile| {
+        let ledger = Ledger::of(profile, &profile.memory[1]);
+        [Account::Mapped, Account::Earlier, Account::Unexplained].map(|it| mib(&ledger, it))
+    };
+    assert_eq!(of(&profile), [1.0, 0.0, 10.0]);
+    for note in [Note::Attached, Note::ForkedFrom] {
+        let mut late = profile.clone();
+        late.notes.push((note, String::new()));
+        assert_eq!(of(&late), [1.0, 6.0, 4.0]);
+    }
+}
+
+#[test]
 fn the_unexplained_share_is_printed_for_the_peak_and_for_the_last_reading() {
     let start = 1 << 40;
     let mut profile = profile(

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use allocsample_profile::{Frame, GroupFigure, OwnFigure, Profile};
 
 use super::{
-    Account, Agreement, Held, Holder, Ledger, OwnCount, Reason, Site, advice, frames_of,
+    Account, Agreement, Held, Holder, Ledger, OwnCount, Reason, Site, advice, earlier, frames_of,
     not_recorded, seconds_into,
 };
 use crate::{Width, elide, origin, units};
@@ -146,7 +146,11 @@ pub fn write(
             write_own(ledger, own, moment, out)?;
         }
     }
-    let advice = last.held.as_ref().map(advice::of).unwrap_or_default();
+    let mut advice = last.held.as_ref().map(advice::of).unwrap_or_default();
+    let earlier = last.of_account(Account::Earlier);
+    if !options.is_now && earlier > WORTH_A_WARNING * last.totals.anonymous_bytes as f64 {
+        advice.extend(earlier::advice(profile, earlier));
+    }
     for (number, sentence) in advice.iter().enumerate() {
         let heading = if number == 0 {
             "\nadvice     "
