@@ -157,6 +157,39 @@ pub struct Diff {
     pub per: Per,
     /// How many runs there are before and after.
     pub runs: (usize, usize),
+    /// Whether one profile of each side is compared by what it has in all, although the times that they cover differ.
+    pub lengths: Option<Lengths>,
+}
+
+/// The times that two profiles cover.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lengths {
+    /// Of the first, in seconds.
+    pub before_s: f64,
+    /// Of the second.
+    pub after_s: f64,
+    /// Both are of one recording, and begin together: the longer one has all that the other has.
+    pub are_of_one_recording: bool,
+}
+
+impl Lengths {
+    /// If they differ by more than runs of one program do.
+    fn of(before: &[&Profile], after: &[&Profile], per: Per) -> Option<Self> {
+        const MATERIAL: f64 = 1.25;
+        let ([before], [after], Per::Run) = (before, after, per) else {
+            return None;
+        };
+        let (one, other) = (&before.process, &after.process);
+        let (before_s, after_s) = (Totals::duration_s(before), Totals::duration_s(after));
+        let lengths = Self {
+            before_s,
+            after_s,
+            are_of_one_recording: (one.pid, one.start_wall_ns, one.start_ns)
+                == (other.pid, other.start_wall_ns, other.start_ns),
+        };
+        let (short, long) = (before_s.min(after_s), before_s.max(after_s));
+        (short > 0.0 && long > MATERIAL * short).then_some(lengths)
+    }
 }
 
 impl Diff {
@@ -237,6 +270,7 @@ impl Diff {
             measure,
             per,
             runs: (before.len(), after.len()),
+            lengths: Lengths::of(before, after, per),
         }
     }
 }

@@ -7,8 +7,8 @@ use allocsample_report::{Account, By, Row, Width, shorten, shorten_all, units};
 use allocsample_sampling::Estimate;
 
 use crate::{
-    Change, Diff, FALSE_DISCOVERY_RATE, Measure, MemoryChange, MemoryRow, Moment, NotCompared, Per,
-    RowChange,
+    Change, Diff, FALSE_DISCOVERY_RATE, Lengths, Measure, MemoryChange, MemoryRow, Moment,
+    NotCompared, Per, RowChange,
 };
 
 /// What is printed, and how.
@@ -31,6 +31,9 @@ const INDENT: usize = 2;
 pub fn write(diff: &Diff, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let head = format!("{}: {}", title(diff), total(diff));
     writeln!(out, "{}", options.width.broken(&head, INDENT))?;
+    if let Some(line) = diff.lengths.and_then(|it| length_note(diff.measure, it)) {
+        writeln!(out, "{}", options.width.broken(&line, INDENT))?;
+    }
     if let Some(line) = error_note(diff) {
         writeln!(out, "{}", options.width.broken(&line, INDENT))?;
     }
@@ -305,6 +308,22 @@ fn total(diff: &Diff) -> String {
     )
 }
 
+/// That one profile may have more because it is longer. What is live at an end depends less on that.
+fn length_note(measure: Measure, lengths: Lengths) -> Option<String> {
+    let seconds = |seconds| units::duration(seconds);
+    let (before, after) = (seconds(lengths.before_s), seconds(lengths.after_s));
+    let advice = "--per-second compares rates";
+    match (measure, lengths.are_of_one_recording) {
+        (Measure::Live, _) => None,
+        (_, true) => Some(format!(
+            "note: both profiles are of one recording, {before} and {after} long: the longer one contains the allocations of the other; {advice}"
+        )),
+        (_, false) => Some(format!(
+            "note: the profiles are {before} and {after} long; {advice}"
+        )),
+    }
+}
+
 /// Whether runs were repeated.
 fn has_replicates(diff: &Diff) -> bool {
     diff.runs != (1, 1)
@@ -377,4 +396,56 @@ fn signed(bytes: f64) -> String {
 
 fn sign_of(difference: f64) -> &'static str {
     if difference > 0.0 { "+" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocsample_profile::Profile;
+
+    fn profile(pid: u32, seconds: u64) -> Profile {
+        let mut profile = Profile::default();
+        profile.process.pid = pid;
+        profile.process.start_wall_ns = 7;
+        profile.process.end_ns = seconds * 1_000_000_000;
+        profile
+    }
+
+    #[test]
+    fn totals_of_profiles_of_unequal_lengths_are_called_so() {
+        let printed = |before: &Profile, after: &Profile, measure, per| {
+            let diff = Diff::of(before, after, By::Function, measure, per);
+            let options = Options {
+                top: 20,
+                all: false,
+                width: Width::new(None),
+                colour: false,
+            };
+            let mut out = Vec::new();
+            write(&diff, &options, &mut out).expect("memory to write to");
+            let text = String::from_utf8(out).expect("text");
+            text.lines()
+                .find(|it| it.starts_with("note: "))
+                .map(str::to_owned)
+        };
+        let (short, long) = (profile(1, 10), profile(1, 30));
+        let note = printed(&short, &long, Measure::Allocated, Per::Run).expect("a note");
+        assert!(
+            note.starts_with("note: both profiles are of one recording, 10.0 s and 30.0 s long")
+        );
+        let note = printed(&short, &profile(2, 30), Measure::Count, Per::Run).expect("a note");
+        assert_eq!(
+            note,
+            "note: the profiles are 10.0 s and 30.0 s long; --per-second compares rates"
+        );
+        assert_eq!(printed(&short, &long, Measure::Live, Per::Run), None);
+        assert_eq!(
+            printed(&short, &long, Measure::Allocated, Per::Second),
+            None
+        );
+        assert_eq!(
+            printed(&short, &profile(2, 11), Measure::Allocated, Per::Run),
+            None
+        );
+    }
 }
