@@ -132,7 +132,8 @@ impl Profile {
     }
 
     /// The module that a call came from: the first one on its stack that is not the C library, be it a runtime or not.
-    /// [`ModuleId::NONE`] is code of no module. `None`: the stack has no native frame.
+    /// [`ModuleId::NONE`] is code of no module. `None`: the stack has no native frame, or none before the first of a language. Such a
+    /// frame stands in for the native code of its machine, which has made the call.
     pub fn mapper_of(&self, call: &MappingCall) -> Option<ModuleId> {
         let is_of_libc = |module: ModuleId| {
             let module = self.module(module).map_or("", |module| module.name());
@@ -140,8 +141,8 @@ impl Profile {
         };
         call.mapper.or_else(|| {
             let mut modules = self.stacks.locations(call.stack).map(|it| it.module);
-            let is_code = |module| ![ModuleId::VM, ModuleId::NO_ROOT].contains(&module);
-            modules.find(|&module| is_code(module) && !is_of_libc(module))
+            let first = modules.find(|&module| module == ModuleId::VM || !is_of_libc(module));
+            first.filter(|module| ![ModuleId::VM, ModuleId::NO_ROOT].contains(module))
         })
     }
 
@@ -214,6 +215,8 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Module;
+    use crate::{Location, StackNode};
 
     fn profile(calls: &[(MappingChange, u64, u64)]) -> Profile {
         let mut profile = Profile::default();
@@ -231,6 +234,38 @@ mod tests {
             profile.mappings.push(MappingCall::new(mapped, StackId(1)));
         }
         profile
+    }
+
+    /// A machine that told of its code as a whole has no native frames on a stack. Below its own frames there are those of the program
+    /// that started it, or of an extension, which has not made the call.
+    #[test]
+    fn a_call_below_a_frame_of_a_language_is_the_machines_and_not_the_next_modules() {
+        let module = |name: &str| Module {
+            path: format!("/usr/lib/{name}"),
+            build_id: Vec::new(),
+            start: 0,
+            end: 0,
+            bias: 0,
+        };
+        let [libc, extension, runtime] = [1, 2, 3].map(ModuleId);
+        let mapper_of = |innermost_first: &[ModuleId]| {
+            let mut profile = profile(&[(MappingChange::Map, 100, 100)]);
+            profile.modules = ["libc.so.6", "psych.so", "ruby3.1"].map(module).to_vec();
+            let root_first = innermost_first.iter().rev();
+            let stack = root_first.fold(StackId::EMPTY, |parent, &module| {
+                let location = Location { module, offset: 1 };
+                profile.stacks.push(StackNode { parent, location })
+            });
+            profile.mappings[0].stack = stack;
+            profile.mapper_of(&profile.mappings[0])
+        };
+        let vm = ModuleId::VM;
+        assert_eq!(mapper_of(&[vm, extension, vm, runtime]), None);
+        assert_eq!(mapper_of(&[libc, vm, runtime]), None);
+        assert_eq!(mapper_of(&[libc, extension, vm, runtime]), Some(extension));
+        assert_eq!(mapper_of(&[runtime]), Some(runtime));
+        assert_eq!(mapper_of(&[libc]), None);
+        assert_eq!(mapper_of(&[]), None);
     }
 
     #[test]
