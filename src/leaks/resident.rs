@@ -7,6 +7,7 @@ use allocsample_report::{Account, Ledger, units};
 use serde_json::{Value, json};
 
 use crate::growth::WARM_UP;
+use crate::progress::horizon_ns;
 
 /// Growth between two readings of the mappings.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,14 +29,22 @@ const MATERIAL: f64 = 1.0 / 32.0;
 const MOST: f64 = 0.5;
 
 impl ResidentGrowth {
-    /// From the first reading after the warm-up, or the last one before it, to the last one. `None`: there are not two.
+    /// From the first reading after the warm-up, or the last one before it, to the last one. A program that has ended may have freed
+    /// its blocks before, and their pages would pass for free memory that stays, so the last reading before the horizon counts then.
+    /// `None`: there are not two.
     pub fn of(profile: &Profile) -> Option<Self> {
         let span = profile.span_ns();
         let warm_ns = span.start + (WARM_UP * (span.end.saturating_sub(span.start)) as f64) as u64;
+        let horizon_ns = match profile.exit {
+            Some(_) => horizon_ns(profile),
+            None => u64::MAX,
+        };
         let listed: Vec<&MemoryMap> = (profile.memory.iter())
             .filter(|map| !map.mappings.is_empty())
             .collect();
-        let last = *listed.last()?;
+        let until_horizon =
+            |map: &&&MemoryMap| (warm_ns..=horizon_ns).contains(&map.totals.time_ns);
+        let last = *(listed.iter().rfind(until_horizon)).or(listed.last())?;
         let is_warm = |map: &&&MemoryMap| map.totals.time_ns >= warm_ns;
         let before = listed.iter().rev().find(|map| !is_warm(map));
         // Nothing was read while nothing changed: what was read before the end of the warm-up held until then.
@@ -133,7 +142,7 @@ impl ResidentGrowth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{MemoryMapping, MemoryTotals};
+    use allocsample_profile::{Exit, ExitHow, MemoryMapping, MemoryTotals};
 
     const MIB: u64 = 1 << 20;
 
@@ -190,6 +199,30 @@ mod tests {
         assert_eq!(found.mostly(), Some(Account::Unexplained));
         let line = found.line(210.0 * MIB as f64).expect("a line");
         assert!(line.ends_with("190 MiB unexplained"), "{line}");
+    }
+
+    /// A program that frees all before it ends has large free memory then, which it did not keep while it ran.
+    #[test]
+    fn the_reading_of_a_program_that_has_freed_its_blocks_to_end_does_not_count() {
+        let of = |exit: Option<Exit>, seconds: &[u64]| {
+            let mut profile = Profile::default();
+            profile.process.end_ns = 10_000_000_000;
+            profile.exit = exit;
+            let readings = seconds
+                .iter()
+                .map(|&second| reading(second, 10, 10 * second));
+            profile.memory = readings.collect();
+            ResidentGrowth::of(&profile).map(|it| (it.from_s, it.to_s))
+        };
+        let exit = Some(Exit {
+            time_ns: 10_000_000_000,
+            how: ExitHow::Exit,
+            status: Some(0),
+        });
+        assert_eq!(of(exit, &[1, 5, 10]), Some((1.0, 5.0)));
+        assert_eq!(of(None, &[1, 5, 10]), Some((1.0, 10.0)));
+        // Without another, that one counts.
+        assert_eq!(of(exit, &[1, 10]), Some((1.0, 10.0)));
     }
 
     #[test]
