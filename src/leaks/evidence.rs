@@ -51,6 +51,8 @@ pub(crate) struct Evidence {
     pub is_swinging: bool,
     /// Bytes alive at the horizon.
     pub live: f64,
+    /// Whether no live block is of the last third of the run, by any clock.
+    pub is_quiet: bool,
     /// Whether enough blocks came at enough different times, and none was freed, that lifetimes within the run are excluded.
     pub is_never_freed: bool,
     /// Of the live bytes, the share that is freed when the program ends.
@@ -112,6 +114,10 @@ impl Evidence {
             kept,
             trend,
             is_swinging: is_swinging(lives),
+            is_quiet: (0..clocks.len()).all(|clock| {
+                let mut lives = blocks.by_clock(clock).iter();
+                !lives.any(|it| it.is_live() && it.birth >= 1.0 - PRESENT)
+            }),
             is_never_freed: is_never_freed(lives, moments),
             live,
             freed_at_end: blocks.freed_at_end().unwrap_or(0.0),

@@ -75,6 +75,11 @@ pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
         (Verdict::Undecided, Reason::NoOldBlocks) => format!(
             "Grows by {rate_now}, but blocks live for {usual}, too long to show in {seen} whether old ones are freed: record longer."
         ),
+        (Verdict::Undecided, _) if is_quiet(finding) => format!(
+            "Nothing new in the last third of the run: {live} in {} sample{} came before, and stayed. If no more follows, it is no leak: a longer recording shows that.",
+            finding.live.samples(),
+            if finding.live.samples() == 1 { "" } else { "s" },
+        ),
         (Verdict::Undecided, _) => format!(
             "May be growing ({rate_now}), but there is not enough evidence yet: {live} in {} sample{}. {}.",
             finding.live.samples(),
@@ -91,6 +96,11 @@ pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
         }
         (Verdict::Steady, _) => format!("Holds about {live}, no more than before."),
     }
+}
+
+/// Whether no block came or went in the last third of the run: more samples of the others would show no growth.
+fn is_quiet(finding: &Finding) -> bool {
+    finding.onset_s.is_none() && finding.present_per_s_95.1 <= 0.0
 }
 
 /// How to get enough samples for a decision.

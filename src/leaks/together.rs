@@ -7,7 +7,8 @@
 //! Sites that were found already, by themselves or below a nearer caller, are left out: they would make others guilty. That
 //! takes away growth, so the p-value only becomes larger.
 //!
-//! A rejection says that something below the caller grows. The sites that it names are those that were undecided.
+//! A rejection says that something below the caller grows. The sites that it names are those that were undecided, unless they have
+//! stopped: what a program loads when it starts is kept by many sites, and may take more than the warm-up.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,6 +31,12 @@ const MOST_SITES: usize = 50_000;
 const MOST_CALLERS: usize = 500;
 /// Among so many samples below a caller, a handful is not what the program keeps.
 const MOST_SAMPLES: usize = 200_000;
+
+/// A site with so many kept blocks, none of them of the last third of the run, has stopped: had they come evenly since the warm-up,
+/// the probability would be (7/12)^9, less than one in a hundred.
+const SURELY_STOPPED: usize = 9;
+/// Growth to the end reaches into this part of the run.
+const LAST_THIRD: f64 = 2.0 / 3.0;
 
 /// What sites below a caller are together, with the p-value.
 pub(crate) type Joint = (Verdict, f64);
@@ -77,6 +84,9 @@ pub(crate) fn joint(
         };
         let (verdict, _) = Evidence::of(&mut room, &span.clocks).verdict(&circumstances);
         if verdict <= Verdict::PossibleLeak {
+            let Some(members) = without_stopped(setting, members, &weights, &mut room) else {
+                continue;
+            };
             left_out.extend(members.iter().copied());
             // Which of the sites it is, is not known.
             let verdict = (Verdict::PossibleLeak, adjusted);
@@ -84,6 +94,30 @@ pub(crate) fn joint(
         }
     }
     joint
+}
+
+/// Those of the sites that may still grow; `None` if none of them has a kept block of the last third of the run, by any clock. One
+/// site with few blocks may have none there by chance.
+fn without_stopped(
+    setting: &Setting<'_, '_>,
+    sites: Vec<usize>,
+    weights: &RefCell<Weights>,
+    room: &mut Room,
+) -> Option<Vec<usize>> {
+    let mut is_any_late = false;
+    let mut may_grow = |site: &usize| {
+        Candidate::fill_with(setting, &[*site], weights, room);
+        let clocks = setting.span_of(*site).clocks.len();
+        let is_late = (0..clocks).any(|clock| {
+            let mut lives = room.blocks.by_clock(clock).iter();
+            lives.any(|life| life.is_live() && life.birth >= LAST_THIRD)
+        });
+        is_any_late |= is_late;
+        let kept = room.blocks.by_clock(0).iter().filter(|it| it.is_live());
+        is_late || kept.count() < SURELY_STOPPED
+    };
+    let left: Vec<usize> = sites.into_iter().filter(|site| may_grow(site)).collect();
+    is_any_late.then_some(left)
 }
 
 /// A function that called several sites, by the path to it.

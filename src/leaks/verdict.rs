@@ -183,6 +183,10 @@ impl Evidence {
         if circumstances.is_unconfirmed {
             return (Verdict::Undecided, Reason::UnseenFrees);
         }
+        if self.is_quiet {
+            // It has grown, but not to the end; whether more follows, a few bursts do not show.
+            return (Verdict::Undecided, Reason::FewBlocks);
+        }
         match survival.old {
             Old::Freed | Old::Unknown if self.has_levelled_off() => {
                 (Verdict::CacheLike, Reason::Stopped)

@@ -4,6 +4,8 @@
 
 mod simulator;
 
+use rand::RngExt;
+
 use allocsample_leaks::{Finding, Findings, Verdict};
 use simulator::kinds::{KINDS, Kind, SITE, Truth};
 use simulator::{Program, finding};
@@ -191,6 +193,55 @@ fn sites_with_few_samples_are_named_by_what_they_are_together() {
     }
     eprintln!("named in {named} of 20");
     assert!(named >= 16, "{named}");
+}
+
+/// A program that loads its code until a third of the run and keeps it, as a Rails application does. By the clock of work that is a
+/// quarter of the run, and not one burst.
+#[test]
+fn sites_that_filled_during_a_long_start_up_are_not_accused_together() {
+    let mut accused = 0;
+    for seed in 0..20 {
+        let mut program = Program::new(seed, 60.0, |part| if part < 0.3 { 1.2 } else { 0.4 });
+        program.called_by(&[0x900, 0x901, 0x902]);
+        let loading = |part: f64| f64::from(u8::from((0.2..0.3).contains(&part)));
+        for number in 1..=12 {
+            let per_s = 4.0 * 524_288.0 / 6.0;
+            program.site(number, 256, per_s, loading, |_, _| None);
+        }
+        let findings = program.findings();
+        let verdicts = findings.sites.iter().map(|it| it.verdict);
+        accused += usize::from(verdicts.min() <= Some(Verdict::PossibleLeak));
+    }
+    assert_eq!(accused, 0, "of 20");
+}
+
+/// A program loads modules now and then until two thirds of the run, some blocks each: what it keeps of them has grown, but not to the
+/// end. So few bursts do not show that it has stopped.
+#[test]
+fn what_came_in_bursts_and_then_no_more_is_no_leak() {
+    let mut undecided = 0;
+    for seed in 0..40 {
+        let mut program = Program::new(seed, 60.0, |_| 1.0);
+        let bursts = 6 + seed % 8;
+        let mut times: Vec<f64> = Vec::new();
+        for _ in 0..bursts {
+            let time_s = 10.0 + 28.0 * program.random.random::<f64>();
+            times.extend((0..5).map(|block| time_s + 0.01 * f64::from(block)));
+        }
+        times.sort_by(f64::total_cmp);
+        program.blocks(SITE, 512 << 10, times.into_iter(), |_| None);
+        let findings = program.findings();
+        let found = site(&findings);
+        assert!(found.verdict > Verdict::Growing, "{found:?}");
+        if found.verdict == Verdict::Undecided {
+            undecided += 1;
+            let sentence = &found.sentence;
+            let start = "Nothing new in the last third of the run: ";
+            assert!(sentence.starts_with(start), "{sentence}");
+            assert!(!sentence.contains("--interval"), "{sentence}");
+        }
+    }
+    assert!(undecided > 0);
 }
 
 /// Many steady sites below one function, of which some by chance hold only what is new.
