@@ -18,6 +18,9 @@ pub struct Cost {
     pub total_ns: f64,
     /// Time of the program without it.
     pub program_ns: f64,
+    /// The drain thread reads the time of the process when it empties the ring. Much is in the ring still, so that time is older than
+    /// the samples.
+    pub is_ahead: bool,
     /// Address space that the agent has taken.
     pub mapped_bytes: u64,
     /// Bytes written to the profile by the process.
@@ -41,6 +44,7 @@ impl Cost {
             freed += u64::from(sample.heap == HeapId::MALLOC && sample.freed_ns.is_some());
         }
         let samples = taken as f64 + lost as f64;
+        let is_ahead = is_ahead(profile, taken + freed);
         let frees = freed as f64;
         let sample_ns = own.sample_ns().unwrap_or(0.0);
         // Where no free was timed, few were there.
@@ -53,6 +57,7 @@ impl Cost {
             drain_ns,
             total_ns,
             program_ns: (figure(Figure::ProcessNs) - total_ns).max(0.0),
+            is_ahead,
             mapped_bytes: own.of(Figure::MappedBytes),
             written_bytes: own.of(Figure::WrittenBytes),
             ring_share: (figure(Figure::MostRingWords) / figure(Figure::RingWords)).min(1.0),
@@ -61,8 +66,15 @@ impl Cost {
 
     /// Time of the agent over time of the program; `None` if that is not known.
     pub fn overhead(&self) -> Option<f64> {
-        (self.program_ns > 0.0).then(|| self.total_ns / self.program_ns)
+        let is_known = self.program_ns > 0.0 && !self.is_ahead;
+        is_known.then(|| self.total_ns / self.program_ns)
     }
+}
+
+/// Whether many of the samples and frees, so many in all, are newer than the time of the process that is known.
+fn is_ahead(profile: &Profile, samples_and_frees: u64) -> bool {
+    const MOST: f64 = 0.25;
+    profile.recovery.ring_records as f64 > MOST * samples_and_frees as f64
 }
 
 /// For people: one line on the cost, and one or more on the intervals if there was more than one.
@@ -170,6 +182,28 @@ mod tests {
             (2e9, "2.0 s"),
         ] {
             assert_eq!(time(ns), text);
+        }
+    }
+
+    /// The process's time is read when the ring is emptied. Samples that lie in it still are of later.
+    #[test]
+    fn a_share_of_the_programs_time_is_told_only_where_both_are_of_one_moment() {
+        let mut profile = Profile::default();
+        let mut cost = Cost {
+            sample_ns: 10_000.0,
+            free_ns: 1000.0,
+            drain_ns: 0.0,
+            total_ns: 1e6,
+            program_ns: 1e8,
+            is_ahead: false,
+            mapped_bytes: 0,
+            written_bytes: 0,
+            ring_share: 0.1,
+        };
+        for (ring_records, share) in [(0, Some(0.01)), (10, Some(0.01)), (90, None)] {
+            profile.recovery.ring_records = ring_records;
+            cost.is_ahead = is_ahead(&profile, 100);
+            assert_eq!(cost.overhead(), share);
         }
     }
 
