@@ -5,12 +5,12 @@ use allocsample_profile::Profile;
 use crate::elide;
 
 /// The program and its arguments in one line, whatever is in them. A class path of many kilobytes would hide what follows, so the
-/// middle of a long line is left out.
+/// middle of a long line is left out. A program that gave itself a title has filled the place of its arguments up with blanks.
 pub fn command_line(profile: &Profile) -> String {
     const MOST_CHARACTERS: usize = 200;
     let words = profile.process.command_line.join(" ");
     let line = words.replace(char::is_control, " ");
-    elide::cut_middle(&line, MOST_CHARACTERS)
+    elide::cut_middle(line.trim_end(), MOST_CHARACTERS)
 }
 
 #[cfg(test)]
@@ -40,6 +40,11 @@ mod tests {
         let report = json::report(&profile, &frames, &totals, Sort::Live, &all);
         let json = report.into_value();
         assert_eq!(json["command"][2], path);
+        // A title in the place of longer arguments, filled up with blanks or with zeros.
+        for rest in [vec!["next-server      "], vec!["next-server", "", "", ""]] {
+            profile.process.command_line = rest.into_iter().map(str::to_owned).collect();
+            assert_eq!(command_line(&profile), "next-server");
+        }
         // One that is not too long, in another script, with a line break.
         profile.process.command_line = vec!["функция\n".to_owned(), "é".repeat(191)];
         assert_eq!(
