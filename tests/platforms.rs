@@ -187,6 +187,21 @@ fn a_bridge_joins_a_program_of_musl_and_nothing_counts_twice() {
     assert!((BYTES..1.1 * BYTES).contains(&exact), "{exact}");
 }
 
+/// PHP's bridge asks for the size of a variable; without it, profiles have no functions of PHP.
+#[test]
+fn bridges_know_where_functions_and_variables_of_a_program_of_musl_end() {
+    let room = Room::without_agent();
+    let shim = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/c_shim");
+    let include = format!("{shim}/include");
+    let bridges = format!("{shim}/bridges");
+    let flags = ["-rdynamic", shim, &include, &bridges];
+    let Some(program) = compiled_for_musl(&room, "symbol_extents.c", &flags) else {
+        return;
+    };
+    let ran = Command::new(program).output().expect("it runs");
+    assert_eq!(ran.stdout, b"done\n", "{ran:?}");
+}
+
 #[test]
 fn a_program_of_musl_keeps_its_output_and_its_status() {
     let room = Room::without_agent();

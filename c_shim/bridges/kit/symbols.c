@@ -109,6 +109,12 @@ static size_t symbols_in(const uint32_t *gnu_hash)
     return (size_t)last + 1;
 }
 
+/* The value of a thread-local variable is no address. */
+static bool has_extent(const ElfW(Sym) *symbol)
+{
+    return ELF64_ST_TYPE(symbol->st_info) == STT_FUNC || ELF64_ST_TYPE(symbol->st_info) == STT_OBJECT;
+}
+
 static int look_for_symbol(struct dl_phdr_info *object, size_t size, void *argument)
 {
     struct symbol_search *search = argument;
@@ -139,13 +145,13 @@ static int look_for_symbol(struct dl_phdr_info *object, size_t size, void *argum
     }
     size_t count = symbols == NULL ? 0 : hash != NULL ? hash[1] : gnu_hash != NULL ? symbols_in(gnu_hash) : 0;
     for (size_t i = 0; i < count && search->bytes == 0; i++)
-        if (symbols[i].st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbols[i].st_info) == STT_FUNC &&
+        if (symbols[i].st_shndx != SHN_UNDEF && has_extent(&symbols[i]) &&
             object->dlpi_addr + symbols[i].st_value == search->address)
             search->bytes = symbols[i].st_size;
     return 1;
 }
 
-bool symbols_function_of(const void *address, uintptr_t *start, uintptr_t *end)
+bool symbols_extent_of(const void *address, uintptr_t *start, uintptr_t *end)
 {
     Dl_info info;
     const ElfW(Sym) *symbol = NULL;

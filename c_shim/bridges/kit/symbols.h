@@ -27,8 +27,8 @@ HIDDEN bool symbols_code_of(const void *address, uintptr_t *start, uintptr_t *en
 /* Whether there are `length` bytes of writable memory of a loaded object at `address`. */
 HIDDEN bool symbols_is_data(const void *address, size_t length);
 
-/* The code of the function that begins at `address`, by its symbol's size. */
-HIDDEN bool symbols_function_of(const void *address, uintptr_t *start, uintptr_t *end);
+/* The memory of the function or variable that begins at `address`, by its symbol's size. */
+HIDDEN bool symbols_extent_of(const void *address, uintptr_t *start, uintptr_t *end);
 
 /* The code of the function that contains `address`, by the table that unwinders search. Functions without a symbol are in it
  * as well. `end` is where the next function in the table starts. */

@@ -297,7 +297,7 @@ bool php_frames_prepare(const struct php_symbols *symbols, const allocsample_hoo
     hooks = the_hooks;
     lines = memory_map(sizeof *lines);
     known = memory_map(sizeof *known);
-    if (lines == NULL || known == NULL || !names_make(&functions) || !symbols_function_of(php->executor, &start, &end) ||
+    if (lines == NULL || known == NULL || !names_make(&functions) || !symbols_extent_of(php->executor, &start, &end) ||
         !symbols_code_of(php->execute, &code_start, &code_end))
         return false;
     executor_bytes = end - start;

@@ -37,7 +37,7 @@ void php_interrupts_prepare(const struct php_symbols *symbols)
     uintptr_t start, end;
     php = symbols;
     const char *engine = php->version();
-    if (strncmp(engine, prefix, sizeof prefix - 1) != 0 || !symbols_function_of(php->executor, &start, &end))
+    if (strncmp(engine, prefix, sizeof prefix - 1) != 0 || !symbols_extent_of(php->executor, &start, &end))
         return;
     for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++)
         if (strncmp(engine + sizeof prefix - 1, versions[i].engine, strlen(versions[i].engine)) == 0 &&

@@ -79,7 +79,7 @@ static void on_change(void *user)
 static void tell_loop(void)
 {
     uintptr_t start, end, other_start, other_end;
-    if (!symbols_function_of(symbols.eval_loop, &start, &end))
+    if (!symbols_extent_of(symbols.eval_loop, &start, &end))
         return;
     hooks->interpreter_range(heap, start, end);
     if (parts_elsewhere(start, end, &other_start, &other_end))

@@ -73,13 +73,13 @@ bool v8_queue_find(void)
     const void *public_function;
     memcpy(&public_function, &v8.request_interrupt, sizeof public_function);
     ranges_count = 0;
-    if (!symbols_function_of(public_function, &start, &end))
+    if (!symbols_extent_of(public_function, &start, &end))
         return false;
     add(start, end);
     add_callees(start, end);
     /* A shared library may reach it through its table of imports instead; then it is exported. */
     const void *exported = dlsym(RTLD_DEFAULT, "_ZN2v88internal7Isolate16RequestInterruptEPFvPNS_7IsolateEPvES4_");
-    if (exported != NULL && symbols_function_of(exported, &start, &end))
+    if (exported != NULL && symbols_extent_of(exported, &start, &end))
         add(start, end);
     return ranges_count > 1;
 }
