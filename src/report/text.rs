@@ -5,6 +5,7 @@ mod command_line;
 mod lifetimes;
 mod redundancy;
 mod table;
+mod unsearched;
 
 use std::io::{self, Write};
 
@@ -375,12 +376,6 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             units::count(carried as f64),
         ));
     }
-    /// Begins the note of libraries in which nobody has looked for allocators.
-    const UNSEEN: &str = "embedded: ";
-    let has_embedded = profile
-        .notes
-        .iter()
-        .any(|(note, _)| *note == Note::Embedded);
     for (note, detail) in &profile.notes {
         match note {
             Note::NoDrainThread => lines.push(format!("note: no drain thread: {detail}")),
@@ -395,17 +390,9 @@ pub fn remarks(profile: &Profile, totals: &Totals) -> Vec<String> {
             Note::Selection => lines.push(format!("note: the selection changed during the run: {detail}")),
             Note::UnknownSetting => lines.push(format!("note: {detail} is not a setting and had no effect (is it misspelt?)")),
             Note::DiskFull => lines.push(format!("note: there was no room for the profile for a while: {detail}")),
-            Note::NotJoined if detail.starts_with(UNSEEN) && has_embedded => {
-                let what = &detail[UNSEEN.len()..];
-                // Tried with musl's loader only.
-                let rest = match what.contains("another loader") {
-                    true => "of their allocators, `--embedded` samples Arrow's pools and a jemalloc with hooks, soon after their first mapping",
-                    false => "`--embedded` leaves their allocators alone, if they have any",
-                };
-                lines.push(format!("note: {what}: {rest}"));
-            }
+            Note::NotJoined => lines.extend(unsearched::line(profile, detail)),
             // `runtimes` says it where it matters.
-            Note::NextAllocator | Note::NotJoined | Note::MallocIsElsewhere | Note::NotInlined | Note::Embedded => {}
+            Note::NextAllocator | Note::MallocIsElsewhere | Note::NotInlined | Note::Embedded => {}
             Note::PagesNotSampled => lines.push(format!("note: page faults are not sampled: {detail}")),
             Note::Outside => {
                 let is_attached = profile.notes.iter().any(|(note, _)| *note == Note::Attached);

@@ -388,8 +388,13 @@ const struct bridge bridge_entries = {
 /* Stubs are written for x86-64. */
 static void join(void)
 {
+    static bool is_told;
+    if (is_told)
+        return;
+    is_told = true;
+    shim_services.decline("embedded", "no function", "can be redirected on this processor, only on x86-64");
 }
 
-const struct bridge bridge_entries = {.name = "entries", .group = BRIDGE_EMBEDDED, .join = join};
+const struct bridge bridge_entries = {.name = "entries", .group = BRIDGE_EMBEDDED, .join = join, .attach = join};
 
 #endif

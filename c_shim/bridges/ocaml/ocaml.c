@@ -166,11 +166,17 @@ static void after_fork_in_child(void)
 /* The entry of a closure is written for x86-64. */
 static void join(void)
 {
+    static bool is_told;
+    if (is_told)
+        return;
+    is_told = true;
     shim_services.decline("ocaml", "this processor", "is not supported, only x86-64 is");
 }
 
 static void attach(void)
 {
+    if (dlsym(RTLD_DEFAULT, "caml_memprof_start") != NULL)
+        join();
 }
 
 static void detach(void)

@@ -450,6 +450,9 @@ static void join(void)
     hooks->interpreter_range(heap, (uintptr_t)__start_pypy_jumps, (uintptr_t)__stop_pypy_jumps);
 }
 
+/* Known by its build id: it exports no name of its own. */
+const struct bridge bridge_pypy = {.name = "pypy", .group = BRIDGE_PYPY, .join = join};
+
 #else
 
 static int is_pypy(struct dl_phdr_info *object, size_t size, void *unused)
@@ -462,11 +465,14 @@ static int is_pypy(struct dl_phdr_info *object, size_t size, void *unused)
 /* Known builds are for x86-64. */
 static void join(void)
 {
-    if (dl_iterate_phdr(is_pypy, NULL) != 0)
-        shim_services.decline("pypy", "this processor", "is not supported, only x86-64 is");
+    static bool is_told;
+    if (is_told || dl_iterate_phdr(is_pypy, NULL) == 0)
+        return;
+    is_told = true;
+    shim_services.decline("pypy", "this processor", "is not supported, only x86-64 is");
 }
 
-#endif
+/* Not only on request: otherwise the report would advise to ask for it. */
+const struct bridge bridge_pypy = {.name = "pypy", .group = BRIDGE_RUNTIME, .join = join, .attach = join};
 
-/* Known by its build id: it exports no name of its own. */
-const struct bridge bridge_pypy = {.name = "pypy", .group = BRIDGE_PYPY, .join = join};
+#endif
