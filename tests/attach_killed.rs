@@ -214,6 +214,7 @@ fn a_helper_waits_for_its_command_while_users_are_changed() {
         ["detach", &pid, "--no-symbolize"],
     ] {
         let mut pauses = 0;
+        let mut endings = Vec::new();
         // Not if it has found no thread for ten seconds.
         let is_done = (0..10).any(|_| {
             let (status, said) = follow(running.room.command(&arguments), |_| {
@@ -225,9 +226,10 @@ fn a_helper_waits_for_its_command_while_users_are_changed() {
             });
             let is_well = matches!(status, WaitStatus::Exited(_, 0));
             assert!(pauses == 0 || is_well, "{pauses}: {status:?}: {said}");
+            endings.push((status, said));
             pauses > 0
         });
-        assert!(is_done, "{arguments:?}");
+        assert!(is_done, "{arguments:?}: {endings:?}");
         assert_eq!(running.ask("turn"), "done");
     }
     running.settle(before.0);
