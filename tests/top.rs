@@ -106,12 +106,17 @@ struct Watching {
 
 impl Watching {
     fn start(room: &Room) -> Option<Self> {
+        Self::start_at(room, &format!("rows {ROWS} cols {COLUMNS}"))
+    }
+
+    /// In a terminal of a size, as `stty` takes it.
+    fn start_at(room: &Room, size: &str) -> Option<Self> {
         if !is_installed("script") {
             skip("no terminal for `top` (Debian: bsdutils)");
             return None;
         }
         let script = format!(
-            "stty rows {ROWS} cols {COLUMNS}; stty -a > before; '{}' top x.allocsample; echo $? > status; stty -a > after",
+            "stty {size}; stty -a > before; sh -c 'echo $$ > pid; exec \"{}\" top x.allocsample'; echo $? > status; stty -a > after",
             command().display()
         );
         let mut child = std::process::Command::new("script")
@@ -161,13 +166,19 @@ impl Watching {
 
     /// `top` has been asked to end: the terminal is as it was before.
     #[track_caller]
-    fn assert_restored(mut self, room: &Room) {
+    fn assert_restored(self, room: &Room) {
+        self.assert_restored_with(room, "0\n");
+    }
+
+    /// The same, with an exit status as a shell has it.
+    #[track_caller]
+    fn assert_restored_with(mut self, room: &Room, status: &str) {
         let read = |name: &str| std::fs::read_to_string(room.path(name)).expect("a file");
         // Its input stays open: `top` ends by itself.
         assert!(self.child.wait().expect("script").success());
         drop(self.keys);
         self.reader.join().expect("the reader");
-        assert_eq!(read("status"), "0\n");
+        assert_eq!(read("status"), status);
         assert!(read("before").contains("icanon"), "{}", read("before"));
         assert_eq!(read("before"), read("after"));
         // The other screen, the keyboard's modes: what was set is reset, and the cursor is there.
@@ -253,4 +264,33 @@ fn the_last_reading_stays_when_the_process_ends_and_control_c_quits() {
     assert!(line_with(&lines, "keep_blocks").is_some(), "{lines:#?}");
     watching.press("\x03");
     watching.assert_restored(&room);
+}
+
+#[test]
+fn a_terminal_that_says_no_size_shows_the_table() {
+    let program = started();
+    let Some(mut watching) = Watching::start_at(&program.room, "rows 0 cols 0") else {
+        return;
+    };
+    watching.until(|lines| line_with(lines, "keep_blocks").is_some());
+    watching.press("q");
+    watching.assert_restored(&program.room);
+    program.end();
+}
+
+#[test]
+fn a_signal_that_ends_the_command_leaves_the_terminal_as_it_was() {
+    for (signal, status) in [("TERM", "143\n"), ("INT", "130\n"), ("HUP", "129\n")] {
+        let program = started();
+        let Some(watching) = Watching::start(&program.room) else {
+            return;
+        };
+        watching.until(|lines| line_with(lines, "keep_blocks").is_some());
+        let pid = std::fs::read_to_string(program.room.path("pid")).expect("a file");
+        let kill = ["-s", signal, pid.trim()];
+        let killed = std::process::Command::new("kill").args(kill).status();
+        assert!(killed.expect("kill").success());
+        watching.assert_restored_with(&program.room, status);
+        program.end();
+    }
 }

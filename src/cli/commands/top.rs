@@ -7,8 +7,10 @@ mod resident;
 mod screen;
 
 use std::collections::HashMap;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -17,11 +19,15 @@ use allocsample_report::{By, Coverage, Filter, Ledger, Sort, Table, Totals, runt
 use allocsample_residency::Source;
 use anyhow::Context;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::layout::Rect;
+use ratatui::prelude::CrosstermBackend;
+use ratatui::{Terminal, TerminalOptions, Viewport};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::Top;
 use crate::exit::{Ending, Usage};
 use crate::growing::{self, GrowingProfile};
-use crate::running;
+use crate::{running, terminal};
 use resident::Resident;
 use screen::{Action, Entry, Reading, Screen};
 
@@ -34,27 +40,54 @@ pub fn run(arguments: &Top) -> anyhow::Result<Ending> {
     // A mistake is reported here, in one line, rather than on a screen.
     let mut source = Watched::new(path, &arguments.what);
     let first = source.read()?;
-    if !std::io::stdout().is_terminal() {
+    if !stdout().is_terminal() {
         let what = "top needs a terminal; use `allocsample report`";
         return Err(Usage(what.into()).into());
     }
     let mut screen = Screen::default();
     screen.show(first);
     let (readings, stop) = start(source);
-    let mut terminal = ratatui::try_init().context("the terminal")?;
-    let result = interact(&mut terminal, &mut screen, &readings);
+    let signal = told_to_end()?;
+    let mut display = ratatui::try_init().context("the terminal")?;
+    if terminal::width().is_none() {
+        display = of_usual_size().context("the terminal")?;
+    }
+    let result = interact(&mut display, &mut screen, &readings, &signal);
     ratatui::restore();
     drop(stop);
     result?;
-    Ok(Ending::SUCCESS)
+    Ok(match signal.load(Ordering::Relaxed) {
+        0 => Ending::SUCCESS,
+        signal => Ending::Signal(signal as i32),
+    })
+}
+
+/// The signal that ends the command, once one has come: the terminal is put back before it does.
+fn told_to_end() -> anyhow::Result<Arc<AtomicUsize>> {
+    let told = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register_usize(signal, Arc::clone(&told), signal as usize)?;
+    }
+    Ok(told)
+}
+
+/// For a terminal that does not say how large it is, such as a serial line, or one that a script made.
+fn of_usual_size() -> std::io::Result<ratatui::DefaultTerminal> {
+    let viewport = Viewport::Fixed(Rect::new(0, 0, 80, 24));
+    Terminal::with_options(
+        CrosstermBackend::new(stdout()),
+        TerminalOptions { viewport },
+    )
 }
 
 fn interact(
-    terminal: &mut ratatui::DefaultTerminal,
+    display: &mut ratatui::DefaultTerminal,
     screen: &mut Screen,
     readings: &Receiver<anyhow::Result<Reading>>,
+    signal: &AtomicUsize,
 ) -> anyhow::Result<()> {
-    loop {
+    let mut had_size = terminal::width().is_some();
+    while signal.load(Ordering::Relaxed) == 0 {
         while let Ok(reading) = readings.try_recv() {
             match reading {
                 Ok(reading) => screen.show(reading),
@@ -62,7 +95,12 @@ fn interact(
                 Err(error) => screen.end(&format!("{error:#}")),
             }
         }
-        terminal.draw(|frame| screen.draw(frame))?;
+        // Whoever made the terminal may tell its size later, as container tools do.
+        let has_size = ratatui::crossterm::terminal::size().is_ok_and(|(width, _)| width > 0);
+        if has_size && !std::mem::replace(&mut had_size, true) {
+            *display = Terminal::new(CrosstermBackend::new(stdout()))?;
+        }
+        display.draw(|frame| screen.draw(frame))?;
         if !event::poll(KEY_WAIT)? {
             continue;
         }
@@ -73,6 +111,7 @@ fn interact(
             return Ok(());
         }
     }
+    Ok(())
 }
 
 /// A profile, with the memory of its process.
