@@ -11,8 +11,8 @@ use allocsample_sampling::Estimate;
 /// Trends are looked for from here on: tables that are built when a program starts say nothing of later growth.
 const SETTLED: f64 = 0.05;
 
-/// The present rate is that of the last third of the growth.
-const PRESENT: f64 = 1.0 / 3.0;
+/// The present rate is that of the last third of the growth. A site with nothing of the last third of the run has stopped.
+pub(crate) const PRESENT: f64 = 1.0 / 3.0;
 
 /// Levels that are compared with each other.
 const LEVELS: usize = 64;

@@ -19,7 +19,7 @@ use allocsample_report::Weights;
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use crate::candidate::{Candidate, Setting};
-use crate::evidence::{self, Evidence, Room};
+use crate::evidence::{self, Evidence, PRESENT, Room};
 use crate::groups::{NEAR, SHARE_OF_STACK};
 use crate::growth::{WARM_UP, Window};
 use crate::process::ProcessGrowth;
@@ -35,8 +35,6 @@ const MOST_SAMPLES: usize = 200_000;
 /// A site with so many kept blocks, none of them of the last third of the run, has stopped: had they come evenly since the warm-up,
 /// the probability would be (7/12)^9, less than one in a hundred.
 const SURELY_STOPPED: usize = 9;
-/// Growth to the end reaches into this part of the run.
-const LAST_THIRD: f64 = 2.0 / 3.0;
 
 /// What sites below a caller are together, with the p-value.
 pub(crate) type Joint = (Verdict, f64);
@@ -110,7 +108,7 @@ fn without_stopped(
         let clocks = setting.span_of(*site).clocks.len();
         let is_late = (0..clocks).any(|clock| {
             let mut lives = room.blocks.by_clock(clock).iter();
-            lives.any(|life| life.is_live() && life.birth >= LAST_THIRD)
+            lives.any(|life| life.is_live() && life.birth >= 1.0 - PRESENT)
         });
         is_any_late |= is_late;
         let kept = room.blocks.by_clock(0).iter().filter(|it| it.is_live());
