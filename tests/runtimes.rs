@@ -293,6 +293,8 @@ fn no_symbol_that_the_loader_finds_is_taken_for_absent() {
     let mut flags: Vec<&str> = places.iter().map(String::as_str).collect();
     let program = Program::compiled_with("absent_symbols.c", &flags);
     program.run().bare().assert_success();
+    // An object that another thread unloads is not read any more.
+    program.run().arg("storm").bare().assert_success();
     // An object without the table from which absence is read may have any symbol.
     flags.push("-Wl,--hash-style=sysv");
     let program = Program::compiled_with("absent_symbols.c", &flags);

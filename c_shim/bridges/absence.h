@@ -5,25 +5,14 @@
 
 #include "services.h"
 
-#include <link.h>
+#include <stddef.h>
+#include <stdint.h>
 
-/* Objects beyond these are not known, and then nothing is known to be absent. */
-#define ABSENCE_OBJECTS 64
+/* More symbols are not asked for at once. */
+#define ABSENCE_SYMBOLS 64
 
-/* The filters (Bloom) of the loaded objects' hash tables, as DT_GNU_HASH has them. */
-struct absence {
-    struct absence_filter {
-        const ElfW(Addr) *words;
-        uint32_t count, shift;
-    } filters[ABSENCE_OBJECTS];
-    size_t count;
-    bool is_complete;
-};
-
-/* Reads the filters, which are valid until an object is unloaded. Takes the loader's lock. */
-HIDDEN void absence_read(struct absence *absence);
-
-/* True: no object defines the symbol. False: one may. */
-HIDDEN bool absence_of(const struct absence *absence, const char *symbol);
+/* A bit for each of the symbols, from the lowest on: 0 if no loaded object defines it, 1 if one may. NULL has 0. `count` is at most
+ * ABSENCE_SYMBOLS. Takes the loader's lock. Nothing of an object is read without it: another thread may unload the object. */
+HIDDEN uint64_t absence_exceptions(const char *const *symbols, size_t count);
 
 #endif

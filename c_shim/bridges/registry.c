@@ -16,10 +16,7 @@ static const struct bridge *const bridges[] = {
 };
 #define BRIDGES (sizeof bridges / sizeof bridges[0])
 
-static bool is_in_global_scope(const struct absence *absence, const char *symbol)
-{
-    return !absence_of(absence, symbol) && dlsym(RTLD_DEFAULT, symbol) != NULL;
-}
+_Static_assert(BRIDGES <= ABSENCE_SYMBOLS, "a bit for each");
 
 /* What is asked for now. */
 static _Atomic(uint32_t) groups_now;
@@ -37,13 +34,16 @@ static bool is_wanted(const struct bridge *bridge, uint32_t groups)
 /* Most processes are none of these runtimes: each bridge costs them one look into the objects' filters. */
 void bridges_join(uint32_t groups)
 {
-    struct absence absence;
+    const char *symbols[BRIDGES];
     atomic_fetch_or(&groups_now, groups);
-    absence_read(&absence);
+    for (size_t i = 0; i < BRIDGES; i++)
+        symbols[i] = is_wanted(bridges[i], groups) ? bridges[i]->runtime_symbol : NULL;
+    uint64_t may_exist = absence_exceptions(symbols, BRIDGES);
     for (size_t i = 0; i < BRIDGES; i++) {
         const struct bridge *bridge = bridges[i];
         if (is_wanted(bridge, groups) &&
-            (bridge->runtime_symbol == NULL || is_in_global_scope(&absence, bridge->runtime_symbol)))
+            (bridge->runtime_symbol == NULL ||
+             ((may_exist >> i & 1) != 0 && dlsym(RTLD_DEFAULT, bridge->runtime_symbol) != NULL)))
             bridge->join();
     }
 }
@@ -190,11 +190,11 @@ void bridges_after_fork_in_child(void)
 
 bool bridges_have_scanning_collector(void)
 {
-    struct absence absence;
-    absence_read(&absence);
+    const char *symbols[BRIDGES];
     for (size_t i = 0; i < BRIDGES; i++)
-        if (bridges[i]->scanning_collector_symbol != NULL &&
-            is_in_global_scope(&absence, bridges[i]->scanning_collector_symbol))
+        symbols[i] = bridges[i]->scanning_collector_symbol;
+    for (uint64_t left = absence_exceptions(symbols, BRIDGES); left != 0; left &= left - 1)
+        if (dlsym(RTLD_DEFAULT, symbols[__builtin_ctzll(left)]) != NULL)
             return true;
     return false;
 }
