@@ -26,7 +26,7 @@ fn is_another_with(programs: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// In every output of x.allocsample that lists what is missing. `memory` lists whose memory it is instead.
+/// Checks every output that lists missing heaps. `memory` is not one: it lists owners of memory.
 fn assert_said_everywhere(room: &Room, missing: &str) {
     for command in [
         &["report", "x.allocsample"][..],

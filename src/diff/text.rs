@@ -308,7 +308,7 @@ fn total(diff: &Diff) -> String {
     )
 }
 
-/// That one profile may have more because it is longer. What is live at an end depends less on that.
+/// Warns that the longer profile may have more for that reason alone. Live bytes need no warning: they do not add up over time.
 fn length_note(measure: Measure, lengths: Lengths) -> Option<String> {
     let seconds = |seconds| units::duration(seconds);
     let (before, after) = (seconds(lengths.before_s), seconds(lengths.after_s));

@@ -103,7 +103,7 @@ mod tests {
 
     const MIB: f64 = (1 << 20) as f64;
 
-    /// Of 100 MiB that blocks hold: sites with so many samples, each of which stands for so much.
+    /// Blocks hold 100 MiB. Every site has a name, a number of samples, and the MiB that one sample stands for.
     fn held_by(sites: &[(&str, u64, f64)]) -> Held {
         let holder = |&(name, samples, mib): &(&str, u64, f64)| {
             let bytes = mib * MIB;
