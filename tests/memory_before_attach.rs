@@ -26,9 +26,12 @@ print('ready', flush=True)
 sys.stdin.read()
 ";
 
-/// The same, and 24 MiB that it maps itself: numbers, and what looks like the header of a block that is too long.
+/// The same, and 24 MiB that it maps itself: numbers, and what looks like the header of a block that is too long. The first page of
+/// each half is a file without a path, which is no module.
 const MAPS: &str = "
-import ctypes, sys
+import ctypes, os, sys
+file = os.memfd_create('x')
+os.ftruncate(file, 4096)
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -37,6 +40,8 @@ for content in (7, 0x4001002):
     words = (ctypes.c_uint64 * (12 << 17)).from_address(at)
     for page in range(0, 12 << 17, 512):
         words[page + 1] = content
+    assert libc.mmap(at, 4096, 3, 0x12, file, 0) == at
+    words[0] = content
 ";
 
 /// After a line of its input it holds 40 MiB more.

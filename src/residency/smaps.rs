@@ -38,6 +38,8 @@ struct Reading<'a> {
     /// Where the static data in the current mapping ends, if other memory follows in it.
     static_end: Option<u64>,
     before: Before,
+    /// Number of the file whose beginning was mapped last, and where.
+    image: Option<(u32, u64)>,
 }
 
 /// What lies directly below the mapping that comes next.
@@ -56,6 +58,8 @@ struct Above {
     /// Number of its name.
     name: u32,
     place: Place,
+    /// Where its beginning is mapped.
+    image: Option<u64>,
 }
 
 impl<'a> Reading<'a> {
@@ -67,6 +71,7 @@ impl<'a> Reading<'a> {
             current: None,
             static_end: None,
             before: Before::default(),
+            image: None,
         }
     }
 
@@ -110,9 +115,14 @@ impl<'a> Reading<'a> {
         // Only behind its writable part has a file static data without initial values. A loader shares none of it.
         let is_above = is_file && is_writable && rights.get(3) == Some(&b'p');
         let place = Place { start, offset };
+        if is_file && offset == 0 {
+            self.image = Some((number, start));
+        }
+        let image = self.image.filter(|(file, _)| *file == number);
         let mut file = is_above.then_some(Above {
             name: number,
             place,
+            image: image.map(|(_, at)| at),
         });
         let mut static_end = None;
         if before.end == start && name.is_empty() {
@@ -156,7 +166,8 @@ impl<'a> Reading<'a> {
             return None;
         }
         let name = self.map.names.get(file.name as usize)?;
-        self.modules.end_of_static_data(name, file.place)
+        self.modules
+            .end_of_static_data(name, file.place, file.image)
     }
 
     fn number(&mut self, name: &[u8]) -> u32 {
@@ -414,6 +425,39 @@ Anonymous:           100 kB
             assert!(found.contains(&row("/x.so", 4000, behind)), "{found:?}");
             assert!(found.contains(&row("/x.so", 100, behind | code)));
         }
+    }
+
+    #[test]
+    fn of_a_file_that_is_gone_the_memory_says_where_its_data_ends() {
+        let text = "\
+10000-11000 r-xp 00000000 00:01 7                        /memfd:x (deleted)
+Rss:                   4 kB
+Anonymous:             0 kB
+16000-18000 rw-p 00005000 00:01 7                        /memfd:x (deleted)
+Rss:                   8 kB
+Anonymous:             8 kB
+18000-408000 rw-p 00000000 00:00 0
+Rss:                4000 kB
+Anonymous:          4000 kB
+";
+        let nameless = |memory: &[u8], text: &str| -> u64 {
+            let process = tempfile::tempdir().expect("directory");
+            let mut bytes = vec![0; 0x1_0000];
+            bytes.extend(memory);
+            std::fs::write(process.path().join("mem"), bytes).expect("file");
+            let mut modules = Modules::of(process.path().to_str().expect("UTF-8"), 4096);
+            let map = read_map(&mut text.as_bytes(), &mut modules).expect("text");
+            let rows = map.mappings.iter().filter(|it| map.name(it).is_empty());
+            rows.map(|it| it.anonymous_bytes >> 10).sum()
+        };
+        let module = crate::static_data::tests::module_with_zeros();
+        assert_eq!(nameless(&module, text), 3988);
+        assert_eq!(nameless(&[0; 4096], text), 4000);
+        // Without an answer it may all be static.
+        assert_eq!(nameless(&module[..100], text), 0);
+        assert_eq!(nameless(&[], text), 0);
+        let of_another = text.replacen("/memfd:x", "/memfd:y", 1);
+        assert_eq!(nameless(&module, &of_another), 0);
     }
 
     #[test]

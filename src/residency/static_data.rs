@@ -48,6 +48,7 @@ pub(crate) struct Modules {
     /// `None`: it could not be read, or makes no sense.
     known: HashMap<Vec<u8>, Option<Contents>>,
     pages: Option<File>,
+    memory: Option<File>,
 }
 
 impl Modules {
@@ -57,13 +58,22 @@ impl Modules {
             page_bytes,
             known: HashMap::new(),
             pages: File::open(format!("{directory}/pagemap")).ok(),
+            memory: File::open(format!("{directory}/mem")).ok(),
         }
     }
 
-    /// The first address behind the static data that begins in this part of a file. `None`: the file does not say.
-    pub fn end_of_static_data(&mut self, file: &[u8], place: Place) -> Option<u64> {
+    /// The first address behind the static data that begins in this part of a file, whose beginning is mapped at `image`. `None`:
+    /// neither the file nor memory says.
+    pub fn end_of_static_data(
+        &mut self,
+        file: &[u8],
+        place: Place,
+        image: Option<u64>,
+    ) -> Option<u64> {
         if !self.known.contains_key(file) {
             let contents = self.read(file);
+            // Of a file that was deleted, or never had a path, the memory is left.
+            let contents = contents.or_else(|| self.read_memory(image?));
             self.known.insert(file.to_vec(), contents);
         }
         match self.known.get(file)?.as_ref()? {
@@ -82,6 +92,17 @@ impl Modules {
         }
         let file = File::open(path).ok()?;
         contents(&|offset, into| file.read_exact_at(into, offset).is_ok())
+    }
+
+    /// The loader and whoever reads the file at run time leave its beginning as it is.
+    fn read_memory(&self, image: u64) -> Option<Contents> {
+        let memory = self.memory.as_ref()?;
+        // Nothing faults in it: what is no longer mapped is an error of the read.
+        let read = |offset: u64, into: &mut [u8]| {
+            let at = image.checked_add(offset);
+            at.is_some_and(|at| memory.read_exact_at(into, at).is_ok())
+        };
+        read(0, &mut [0]).then(|| contents(&read))?
     }
 
     /// How much of a range of whole pages is in memory. `None`: the kernel does not say.
@@ -341,16 +362,26 @@ pub(crate) mod tests {
             offset: number(fields[2]),
         };
         let mut modules = Modules::of("/proc/self", PAGE);
-        let end = modules.end_of_static_data(own.as_bytes(), place);
+        let end = modules.end_of_static_data(own.as_bytes(), place, None);
         let end = end.expect("an end");
         assert!(end > last, "{end:x} {last:x}");
         assert!(end - place.start < 4 << 20, "{end:x} {:x}", place.start);
         let heap = maps.lines().find(|line| line.ends_with("[heap]"));
         let heap = heap.map(|line| number(line.split('-').next().expect("a range")));
         assert!(heap.is_none_or(|heap| end <= heap));
-        let missing = modules.end_of_static_data(b"/nothing/of/the/kind", place);
+        let missing = modules.end_of_static_data(b"/nothing/of/the/kind", place, None);
         assert_eq!(missing, None);
-        assert_eq!(modules.end_of_static_data(b"/dev/null", place), None);
+        // Of a file that is gone, the memory says the same. Memory that is gone says nothing, and other memory is no module.
+        let mut gone = |image| {
+            let name = format!("/nothing/{image:x}");
+            modules.end_of_static_data(name.as_bytes(), place, Some(image))
+        };
+        let first = maps.lines().find(|line| line.ends_with(own));
+        let first = first.expect("a beginning").split('-').next();
+        assert_eq!(gone(number(first.expect("a range"))), Some(end));
+        assert_eq!(gone(PAGE), None);
+        assert_eq!(gone(&raw const ZEROS as u64), Some(0));
+        assert_eq!(modules.end_of_static_data(b"/dev/null", place, None), None);
         let present = modules.present_bytes(place.start, place.start + PAGE);
         assert!(present.is_some_and(|it| it <= PAGE));
     }
