@@ -1,10 +1,11 @@
-// Fills a heap, drops nearly all of it, and collects. The runtime keeps the memory.
+// Fills a heap, drops nearly all of it, collects, and waits for the end of its input. The runtime keeps the memory for a while.
 package main
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"runtime"
-	"time"
 )
 
 var kept [][]byte
@@ -20,6 +21,7 @@ func main() {
 	kept = append([][]byte(nil), kept[:40]...)
 	runtime.GC()
 	runtime.GC()
-	time.Sleep(time.Second)
 	fmt.Println(len(kept))
+	io.Copy(io.Discard, os.Stdin)
+	runtime.KeepAlive(kept)
 }
