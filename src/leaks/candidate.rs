@@ -188,7 +188,7 @@ impl<'a, 'p> Candidate<'a, 'p> {
         };
         let told = Told {
             observed_s,
-            interval_bytes: setting.profile.interval_bytes(),
+            interval_range_bytes: setting.profile.interval_range_bytes(),
             kept: evidence.kept,
         };
         finding.sentence = sentence(&finding, &told);

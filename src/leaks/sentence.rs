@@ -10,7 +10,8 @@ use crate::verdict::{Reason, Verdict};
 pub(crate) struct Told {
     /// How long blocks were watched.
     pub observed_s: f64,
-    pub interval_bytes: u64,
+    /// The shortest and the longest that the recording had.
+    pub interval_range_bytes: (u64, u64),
     /// Samples that the verdict would rest on.
     pub kept: usize,
 }
@@ -108,10 +109,11 @@ fn advice(finding: &Finding, told: &Told) -> String {
     let kept = told.kept.max(1);
     let factor = ENOUGH.div_ceil(kept).max(2);
     let longer = units::duration(told.observed_s * (factor - 1) as f64);
-    let interval = told.interval_bytes / factor as u64;
+    let (shortest, longest) = told.interval_range_bytes;
+    let interval = shortest / factor as u64;
     // Of large blocks nearly all are sampled already.
     let each = finding.live.value() / finding.live.samples().max(1) as f64;
-    let is_large = each >= ALL_SAMPLED * told.interval_bytes as f64;
+    let is_large = each >= ALL_SAMPLED * longest as f64;
     if interval < LEAST_INTERVAL || is_large {
         return format!("Record about {longer} longer");
     }

@@ -8,7 +8,7 @@ use rand::RngExt;
 
 use allocsample_leaks::{Finding, Findings, Verdict};
 use simulator::kinds::{KINDS, Kind, SITE, Truth};
-use simulator::{Program, finding};
+use simulator::{INTERVAL, Program, finding};
 
 /// Every kind with these seeds, for a run of this length.
 fn verdicts(seeds: u64, run_s: f64) -> Vec<(&'static Kind, Vec<Option<Verdict>>)> {
@@ -110,6 +110,33 @@ fn a_few_huge_blocks_are_undecided_and_material() {
         assert!(blocks.is_material && blocks.p_value.is_none(), "{blocks:?}");
         assert!(blocks.sentence.contains("longer"), "{}", blocks.sentence);
     }
+}
+
+/// The advice is an interval that the recording did not have: smaller than all of its own.
+#[test]
+fn the_advised_interval_is_smaller_than_all_that_were_in_force() {
+    let advised = |second: Option<u64>| {
+        let mut program = Program::new(3, 60.0, |_| 1.0);
+        program.site(
+            SITE,
+            4096,
+            6.0 * INTERVAL as f64 / 60.0,
+            |_| 1.0,
+            |_, _| None,
+        );
+        if let Some(bytes) = second {
+            program.change_interval(bytes);
+        }
+        let findings = program.findings();
+        let sentence = &site(&findings).sentence;
+        let (_, advice) = sentence.split_once("--interval ").expect(sentence);
+        let kib = advice.split_once('K').and_then(|(kib, _)| kib.parse().ok());
+        kib.map(|kib: u64| kib << 10).expect(sentence)
+    };
+    let one = advised(None);
+    assert!(one < INTERVAL, "{one}");
+    assert_eq!(advised(Some(INTERVAL / 4)), one / 4);
+    assert_eq!(advised(Some(INTERVAL * 4)), one);
 }
 
 /// A leak that speeds up has the present rate, not the average, and limits that hold it.

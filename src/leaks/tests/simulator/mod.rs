@@ -74,6 +74,16 @@ impl Program {
         program
     }
 
+    /// From half of the run on, the interval is another.
+    pub fn change_interval(&mut self, interval_bytes: u64) {
+        self.profile.intervals.push(IntervalInfo {
+            time_ns: ns(self.run_s / 2.0),
+            sampling: Sampling::Poisson,
+            interval_bytes,
+            seed: 0,
+        });
+    }
+
     /// Where the program frees what it has left.
     pub fn exit_s(&self) -> f64 {
         self.run_s * 0.999
