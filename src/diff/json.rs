@@ -3,7 +3,7 @@
 use allocsample_report::Document;
 use serde_json::{Value, json};
 
-use crate::{Change, Diff, Measure, MemoryChange, MemoryRow, Moment, Per, RowChange};
+use crate::{Change, Diff, Lengths, Measure, MemoryChange, MemoryRow, Moment, Per, RowChange};
 
 /// All rows, largest differences first.
 pub fn diff(diff: &Diff) -> Document<'_> {
@@ -21,10 +21,20 @@ pub fn diff(diff: &Diff) -> Document<'_> {
         },
         "runs_before": diff.runs.0,
         "runs_after": diff.runs.1,
+        "lengths": diff.lengths.map(lengths),
         "total": change(&diff.total),
     }));
     document.rows("rows", || diff.rows.iter().map(row));
     document
+}
+
+/// Of profiles of unequal lengths, whose totals may differ for that reason alone.
+fn lengths(lengths: Lengths) -> Value {
+    json!({
+        "before_s": lengths.before_s,
+        "after_s": lengths.after_s,
+        "are_of_one_recording": lengths.are_of_one_recording,
+    })
 }
 
 /// What else the document has: the rows of the ledger, or null.

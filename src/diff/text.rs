@@ -429,6 +429,16 @@ mod tests {
                 .map(str::to_owned)
         };
         let (short, long) = (profile(1, 10), profile(1, 30));
+        // Scripts have it, too.
+        let of_json = |after: &Profile| {
+            let diff = Diff::of(&short, after, By::Function, Measure::Allocated, Per::Run);
+            crate::json::diff(&diff).into_value()["lengths"].take()
+        };
+        let lengths = serde_json::json!({
+            "before_s": 10.0, "after_s": 30.0, "are_of_one_recording": true
+        });
+        assert_eq!(of_json(&long), lengths);
+        assert_eq!(of_json(&profile(1, 11)), serde_json::Value::Null);
         let note = printed(&short, &long, Measure::Allocated, Per::Run).expect("a note");
         assert!(
             note.starts_with("note: both profiles are of one recording, 10.0 s and 30.0 s long")
