@@ -123,8 +123,10 @@ fn line(profile: &Profile, here: &Here) -> Option<String> {
         if is_silent && !runtime.is_on_malloc && !is_traced(profile, runtime) && is_low() {
             let line = match support.refuses(version) {
                 true => not_supported(profile, here, &named),
+                // Its frames are shown in the samples of other heaps, so only the first part of what is missing holds.
                 false => format!(
-                    "warning: {named}: {missing}: its bridge is there, but no object was sampled"
+                    "warning: {named}: {}: its bridge is there, but no object was sampled",
+                    missing.split(", ").next().unwrap_or(missing)
                 ),
             };
             return Some(line);
