@@ -123,11 +123,10 @@ fn line(profile: &Profile, here: &Here) -> Option<String> {
         if is_silent && !runtime.is_on_malloc && !is_traced(profile, runtime) && is_low() {
             let line = match support.refuses(version) {
                 true => not_supported(profile, here, &named),
-                // Its frames are shown in the samples of other heaps, so only the first part of what is missing holds.
-                false => format!(
-                    "warning: {named}: {}: its bridge is there, but no object was sampled",
-                    missing.split(", ").next().unwrap_or(missing)
-                ),
+                // `missing` is about a process without a bridge. Samples of malloc may have this runtime's frames.
+                false => {
+                    format!("warning: {named}: its bridge is there, but no object was sampled")
+                }
             };
             return Some(line);
         }
@@ -317,7 +316,7 @@ fn paths(profile: &Profile) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Function, Heap, HeapId, Inspected, Module, Sample};
+    use allocsample_profile::{Function, Heap, HeapId, Inspected, MemoryMap, Module, Sample};
 
     fn module(path: &str) -> Module {
         Module {
@@ -491,6 +490,22 @@ mod tests {
         ] {
             assert_eq!(lines(&profile), [] as [String; 0]);
         }
+    }
+
+    #[test]
+    fn a_bridge_without_samples_is_named_where_memory_is_missing() {
+        let mut profile = with_a_function(joined(with("CPython", "3.12.1"), "python"));
+        let sampled_malloc = (Note::NextAllocator, "/lib/libc.so.6".to_owned());
+        profile.notes.push(sampled_malloc);
+        let mut map = MemoryMap::default();
+        map.totals.resident_bytes = 300 << 20;
+        map.totals.anonymous_bytes = 300 << 20;
+        profile.memory.push(map);
+        assert_eq!(
+            lines(&profile),
+            ["warning: CPython 3.12.1: its bridge is there, but no object was sampled"]
+        );
+        assert!(lines(&sampled(profile)).is_empty());
     }
 
     #[test]
