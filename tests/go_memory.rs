@@ -31,7 +31,7 @@ fn a_go_heap_keeps_its_memory_after_a_collection() {
     let output = running.stdout.take().expect("a pipe");
     BufReader::new(output).read_line(&mut line).expect("a line");
     let collected_s = begun.elapsed().as_secs_f64();
-    // The command looks about every 100 ms in the first seconds.
+    // Leaves time for a reading after the collection: the command reads about every 100 ms in the first seconds.
     sleep(Duration::from_secs(1));
     drop(running.stdin.take());
     assert!(running.wait().expect("an end").success());
@@ -41,7 +41,7 @@ fn a_go_heap_keeps_its_memory_after_a_collection() {
         assert_adds_up(&ledger[moment]);
         let mib = accounts(&ledger[moment]);
         let of = |account: &str| mib.get(account).copied().unwrap_or(0.0);
-        // 2,000 blocks of 61,440 bytes, of which 40 stay live, less what the runtime has given back, by its own clock.
+        // 40 of 2,000 blocks of 61,440 bytes stay live. The runtime returns the others in the background, at a pace of its own.
         let heap = of("objects") + of("objects_held");
         let anonymous = ledger[moment]["anonymous_bytes"].as_f64();
         let anonymous = anonymous.expect("bytes") / f64::from(1 << 20);

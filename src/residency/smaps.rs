@@ -38,7 +38,7 @@ struct Reading<'a> {
     /// Where the static data in the current mapping ends, if other memory follows in it.
     static_end: Option<u64>,
     before: Before,
-    /// Number of the file whose beginning was mapped last, and where.
+    /// The last mapping of the beginning of a file: number of the file's name, and address.
     image: Option<(u32, u64)>,
 }
 
@@ -58,7 +58,7 @@ struct Above {
     /// Number of its name.
     name: u32,
     place: Place,
-    /// Where its beginning is mapped.
+    /// The address that maps the beginning of the file, if any.
     image: Option<u64>,
 }
 
@@ -428,7 +428,7 @@ Anonymous:           100 kB
     }
 
     #[test]
-    fn of_a_file_that_is_gone_the_memory_says_where_its_data_ends() {
+    fn a_file_without_a_path_is_read_where_it_is_mapped() {
         let text = "\
 10000-11000 r-xp 00000000 00:01 7                        /memfd:x (deleted)
 Rss:                   4 kB

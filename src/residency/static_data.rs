@@ -48,7 +48,6 @@ pub(crate) struct Modules {
     /// `None`: it could not be read, or makes no sense.
     known: HashMap<Vec<u8>, Option<Contents>>,
     pages: Option<File>,
-    memory: Option<File>,
 }
 
 impl Modules {
@@ -58,12 +57,11 @@ impl Modules {
             page_bytes,
             known: HashMap::new(),
             pages: File::open(format!("{directory}/pagemap")).ok(),
-            memory: File::open(format!("{directory}/mem")).ok(),
         }
     }
 
-    /// The first address behind the static data that begins in this part of a file, whose beginning is mapped at `image`. `None`:
-    /// neither the file nor memory says.
+    /// Returns the first address behind the static data that begins in this part of a file. `image` is the address that maps the
+    /// beginning of the file, if any. `None`: neither the file nor its image says.
     pub fn end_of_static_data(
         &mut self,
         file: &[u8],
@@ -72,7 +70,7 @@ impl Modules {
     ) -> Option<u64> {
         if !self.known.contains_key(file) {
             let contents = self.read(file);
-            // Of a file that was deleted, or never had a path, the memory is left.
+            // A deleted file, or one without a path, can only be read where it is mapped.
             let contents = contents.or_else(|| self.read_memory(image?));
             self.known.insert(file.to_vec(), contents);
         }
@@ -94,10 +92,10 @@ impl Modules {
         contents(&|offset, into| file.read_exact_at(into, offset).is_ok())
     }
 
-    /// The loader and whoever reads the file at run time leave its beginning as it is.
+    /// Reads the headers of a file from the memory that maps its beginning. Loading does not change them.
     fn read_memory(&self, image: u64) -> Option<Contents> {
-        let memory = self.memory.as_ref()?;
-        // Nothing faults in it: what is no longer mapped is an error of the read.
+        let memory = File::open(format!("{}/mem", self.directory)).ok()?;
+        // Reading unmapped memory through this file returns an error and does not fault.
         let read = |offset: u64, into: &mut [u8]| {
             let at = image.checked_add(offset);
             at.is_some_and(|at| memory.read_exact_at(into, at).is_ok())
@@ -371,16 +369,16 @@ pub(crate) mod tests {
         assert!(heap.is_none_or(|heap| end <= heap));
         let missing = modules.end_of_static_data(b"/nothing/of/the/kind", place, None);
         assert_eq!(missing, None);
-        // Of a file that is gone, the memory says the same. Memory that is gone says nothing, and other memory is no module.
-        let mut gone = |image| {
+        // The image in memory gives the same end. Unmapped memory gives none, and memory without an ELF header is no module.
+        let mut end_by_image = |image| {
             let name = format!("/nothing/{image:x}");
             modules.end_of_static_data(name.as_bytes(), place, Some(image))
         };
         let first = maps.lines().find(|line| line.ends_with(own));
         let first = first.expect("a beginning").split('-').next();
-        assert_eq!(gone(number(first.expect("a range"))), Some(end));
-        assert_eq!(gone(PAGE), None);
-        assert_eq!(gone(&raw const ZEROS as u64), Some(0));
+        assert_eq!(end_by_image(number(first.expect("a range"))), Some(end));
+        assert_eq!(end_by_image(PAGE), None);
+        assert_eq!(end_by_image(&raw const ZEROS as u64), Some(0));
         assert_eq!(modules.end_of_static_data(b"/dev/null", place, None), None);
         let present = modules.present_bytes(place.start, place.start + PAGE);
         assert!(present.is_some_and(|it| it <= PAGE));
