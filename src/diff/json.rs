@@ -28,7 +28,7 @@ pub fn diff(diff: &Diff) -> Document<'_> {
     document
 }
 
-/// Of profiles of unequal lengths, whose totals may differ for that reason alone.
+/// The lengths of profiles whose totals may differ because one is longer.
 fn lengths(lengths: Lengths) -> Value {
     json!({
         "before_s": lengths.before_s,

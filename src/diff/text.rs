@@ -429,7 +429,7 @@ mod tests {
                 .map(str::to_owned)
         };
         let (short, long) = (profile(1, 10), profile(1, 30));
-        // Scripts have it, too.
+        // The JSON carries the lengths, too.
         let of_json = |after: &Profile| {
             let diff = Diff::of(&short, after, By::Function, Measure::Allocated, Per::Run);
             crate::json::diff(&diff).into_value()["lengths"].take()

@@ -100,7 +100,7 @@ mod tests {
         .unwrap_err();
         assert_eq!(
             error.to_string(),
-            "nothing to draw: the profile has no live bytes; --metric allocated draws what was freed, too"
+            "nothing to draw: the profile has no live bytes; use --metric allocated to include freed blocks"
         );
         assert!(out.is_empty());
     }

@@ -33,7 +33,7 @@ impl Metric {
     pub(crate) fn absent(self) -> &'static str {
         match self {
             Metric::Allocated => "no allocations",
-            Metric::Live => "no live bytes; --metric allocated draws what was freed, too",
+            Metric::Live => "no live bytes; use --metric allocated to include freed blocks",
             Metric::Peak => "no bytes that were live at the peak",
             Metric::Cpu => "no CPU time, which `allocsample run --time-hz 99` records",
         }

@@ -10,7 +10,7 @@ use crate::verdict::{Reason, Verdict};
 pub(crate) struct Told {
     /// How long blocks were watched.
     pub observed_s: f64,
-    /// The shortest and the longest that the recording had.
+    /// The shortest and the longest sampling interval of the recording.
     pub interval_range_bytes: (u64, u64),
     /// Samples that the verdict would rest on.
     pub kept: usize,

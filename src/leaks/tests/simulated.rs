@@ -112,9 +112,9 @@ fn a_few_huge_blocks_are_undecided_and_material() {
     }
 }
 
-/// The advice is an interval that the recording did not have: smaller than all of its own.
+/// Rerunning at an interval that the recording already had would give no more samples.
 #[test]
-fn the_advised_interval_is_smaller_than_all_that_were_in_force() {
+fn the_advised_interval_is_below_every_interval_of_the_recording() {
     let advised = |second: Option<u64>| {
         let mut program = Program::new(3, 60.0, |_| 1.0);
         program.site(

@@ -74,7 +74,7 @@ impl Program {
         program
     }
 
-    /// From half of the run on, the interval is another.
+    /// Changes the interval halfway through the run.
     pub fn change_interval(&mut self, interval_bytes: u64) {
         self.profile.intervals.push(IntervalInfo {
             time_ns: ns(self.run_s / 2.0),
