@@ -67,6 +67,28 @@ impl Numbers {
         Some(start + found?)
     }
 
+    /// Which of some rows, at most 64, have such a number: a bit each, that of the first row lowest.
+    #[inline]
+    pub(crate) fn mask(&self, rows: Range<usize>, is_such: impl Fn(u64) -> bool) -> u64 {
+        fn mask<T: Copy + Into<u64>>(rows: Option<&[T]>, is_such: impl Fn(u64) -> bool) -> u64 {
+            let rows = rows.unwrap_or_default().iter().enumerate();
+            rows.fold(0, |all, (bit, &it)| {
+                all | u64::from(is_such(it.into())) << bit
+            })
+        }
+        match self {
+            Self::Zeros(count) => {
+                let count = rows.end.min(*count).saturating_sub(rows.start);
+                let all = u64::MAX.checked_shr(64 - count as u32).unwrap_or(0);
+                if is_such(0) { all } else { 0 }
+            }
+            Self::Bytes(all) => mask(all.get(rows), is_such),
+            Self::Halves(all) => mask(all.get(rows), is_such),
+            Self::Words(all) => mask(all.get(rows), is_such),
+            Self::Doubles(all) => mask(all.get(rows), is_such),
+        }
+    }
+
     /// Adds a row.
     #[inline]
     pub(crate) fn push(&mut self, number: u64) {

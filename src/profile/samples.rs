@@ -279,6 +279,27 @@ impl Samples {
         }
     }
 
+    /// The rows of samples that were alive at a moment: those for which [`Sample::is_live_at`] holds, found faster.
+    pub fn live_at(&self, time_ns: u64) -> impl Iterator<Item = usize> + '_ {
+        const BLOCK: usize = u64::BITS as usize;
+        let (begun, freed) = (self.column(Column::TimeNs), self.column(Column::FreedNs));
+        let flags = self.column(Column::Flags);
+        let count = self.len();
+        (0..count).step_by(BLOCK).flat_map(move |first| {
+            let rows = first..(first + BLOCK).min(count);
+            let mut live = begun.mask(rows.clone(), |begun_ns| begun_ns <= time_ns);
+            live &= freed.mask(rows.clone(), |freed_ns| freed_ns == 0 || freed_ns > time_ns);
+            // Flags were put in.
+            let is_tracked = |flags| !SampleFlags(flags as u16).contains(SampleFlags::UNTRACKED);
+            live &= flags.mask(rows, is_tracked);
+            std::iter::from_fn(move || {
+                let bit = live.trailing_zeros() as usize;
+                live &= live.wrapping_sub(1);
+                (bit < BLOCK).then_some(first + bit)
+            })
+        })
+    }
+
     /// Adds a sample.
     pub fn push(&mut self, sample: Sample) {
         let numbers = to_numbers(&sample);
@@ -484,6 +505,28 @@ mod tests {
             assert_eq!(part.len(), expected.len(), "{rows:?}");
             assert_eq!(texts(part), texts(expected), "{rows:?}");
         }
+    }
+
+    /// At every length of the last block, and at moments between and at the samples' own.
+    #[test]
+    fn rows_that_are_live_are_those_of_samples_that_are() {
+        let all = random_samples(200);
+        for count in [0, 1, 63, 64, 65, 128, 200] {
+            let samples = Samples::from(all[..count].to_vec());
+            let freed = all.iter().filter_map(|it| it.freed_ns);
+            let moments = all.iter().map(|it| it.time_ns);
+            let moments = moments
+                .chain(freed.map(NonZeroU64::get))
+                .chain([0, u64::MAX]);
+            for time_ns in moments.flat_map(|time_ns| [time_ns.saturating_sub(1), time_ns]) {
+                let expected = (0..count).filter(|&row| all[row].is_live_at(time_ns));
+                let found: Vec<usize> = samples.live_at(time_ns).collect();
+                assert_eq!(found, expected.collect::<Vec<_>>(), "{count} at {time_ns}");
+            }
+        }
+        // Columns that hold nothing but zeros.
+        let samples: Samples = (0..70).map(|_| Sample::default()).collect();
+        assert_eq!(samples.live_at(0).count(), 70);
     }
 
     #[test]

@@ -79,10 +79,10 @@ fn footprint(size: u64) -> f64 {
 pub(crate) fn live_at(profile: &Profile, time_ns: u64) -> impl Iterator<Item = Live> {
     let mut weights = Weights::of(profile);
     let samples = &profile.samples;
-    let rows = (0..samples.len()).filter(move |&row| samples.at(row).is_live_at(time_ns));
     let backing = profile.backing.as_mallocs();
     let backing = backing.filter(move |block| block.is_live_at(time_ns));
-    let live = rows.map(|row| samples.at(row)).chain(backing);
+    let live = samples.live_at(time_ns).map(|row| samples.at(row));
+    let live = live.chain(backing);
     live.map(move |sample| {
         let (bytes, objects) = weights.get(&sample);
         let overhead = match sample.heap {
