@@ -64,6 +64,9 @@ impl Profile {
         let uses = uses.map(|(stack, flags)| (stack, missing_root(stack, flags)));
         let frees = self.free_stacks.iter().map(|&(_, stack)| (stack, None));
         let ended = Ended::of(&mut self.stacks, uses.chain(frees));
+        if ended.0.iter().all(Vec::is_empty) {
+            return;
+        }
         for row in 0..self.samples.len() {
             let stack = self.samples.stack(row);
             let new = ended.get(stack, missing_root(stack, self.samples.flags(row)));

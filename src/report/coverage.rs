@@ -15,7 +15,7 @@ use allocsample_profile::{
 use serde_json::{Value, json};
 
 use crate::ledger::{Account, LedgerRow};
-use crate::shares::{self, live_at};
+use crate::shares::{self, Share, live_at};
 use crate::{runtimes, units};
 
 pub(crate) use suspects::Suspects;
@@ -79,8 +79,9 @@ impl Coverage {
         let moment = map.map_or(peak, |map| map.totals);
         // A runtime's own samples have no addresses.
         let map_with_addresses = map.filter(|_| profile.sampled_by().is_none());
-        let (seen_bytes, owners) = match map_with_addresses {
-            Some(map) => account(profile, map),
+        let shares = map.map(|map| shares::of(profile, map));
+        let (seen_bytes, owners) = match map_with_addresses.zip(shares.as_ref()) {
+            Some((map, shares)) => account(map, shares),
             None => (most_live(profile, &moment), Vec::new()),
         };
         let unreconciled = map.map_or_else(Vec::new, |map| unreconciled(profile, map));
@@ -114,8 +115,8 @@ impl Coverage {
         let mut runtimes = runtimes::unseen(profile);
         // Finding out takes time, and most processes have nobody to suspect.
         let is_anybody = !(coverage.allocators.is_empty() && runtimes.is_empty());
-        let map = map.filter(|_| coverage.is_low() || is_anybody);
-        let mut found = map.map(|map| Suspects::of(profile, map));
+        let map = map.zip(shares).filter(|_| coverage.is_low() || is_anybody);
+        let mut found = map.map(|(map, shares)| Suspects::of(profile, map, shares));
         if let Some(found) = &mut found {
             (coverage.suspects).retain(|(file, _)| found.may_include(file));
             runtimes.retain(|_| found.may_include_a_runtime());
@@ -376,10 +377,10 @@ fn most_live(profile: &Profile, moment: &MemoryTotals) -> f64 {
 }
 
 /// What the heaps account for in these mappings, and who has the rest.
-fn account(profile: &Profile, map: &MemoryMap) -> (f64, Vec<(String, f64)>) {
+fn account(map: &MemoryMap, shares: &[Share]) -> (f64, Vec<(String, f64)>) {
     let mut seen = 0.0;
     let mut owners: BTreeMap<String, f64> = BTreeMap::new();
-    for (mapping, share) in map.mappings.iter().zip(shares::of(profile, map)) {
+    for (mapping, share) in map.mappings.iter().zip(shares) {
         let (own, anonymous) = (share.sum(), mapping.anonymous_bytes as f64);
         seen += own;
         if anonymous > own {

@@ -27,7 +27,7 @@ use allocsample_sampling::Estimate;
 
 use crate::arenas::Arenas;
 use crate::coverage::{allocators, likely_owner};
-use crate::shares::{self, is_embedded, live_at};
+use crate::shares::{self, Share, is_embedded, live_at};
 
 use earlier::Earlier;
 use entries::{Entries, Entry};
@@ -162,24 +162,31 @@ pub struct Ledger {
 impl Ledger {
     /// Of one reading.
     pub fn of(profile: &Profile, map: &MemoryMap) -> Self {
-        Self::build(profile, map, None, true)
+        Self::build(profile, map, None, shares::of(profile, map), true)
     }
 
     /// The same without the calls of each row, which take most of the time and memory.
     pub fn without_sites(profile: &Profile, map: &MemoryMap) -> Self {
-        Self::build(profile, map, None, false)
+        Self::of_shares(profile, map, shares::of(profile, map))
+    }
+
+    /// The same with the [shares](shares::of) of the reading's mappings, which take much of the time.
+    pub(crate) fn of_shares(profile: &Profile, map: &MemoryMap, shares: Vec<Share>) -> Self {
+        Self::build(profile, map, None, shares, false)
     }
 
     /// Of one reading, with the process as it was read from outside about the same time.
     pub fn of_walked(profile: &Profile, map: &MemoryMap, walked: Walked) -> Self {
         let outside = Outside::of(profile, walked);
-        Self::build(profile, map, Some(outside), true)
+        let shares = shares::of_read(profile, map, &outside);
+        Self::build(profile, map, Some(outside), shares, true)
     }
 
     fn build(
         profile: &Profile,
         map: &MemoryMap,
         outside: Option<Outside>,
+        shares: Vec<Share>,
         has_sites: bool,
     ) -> Self {
         let mut entries = Entries {
@@ -203,10 +210,6 @@ impl Ledger {
         let name_of = |heap: Option<HeapId>| {
             let heap = heap.and_then(|heap| profile.vm.heaps.get(&heap));
             heap.map_or("an allocator", |heap| &*heap.name)
-        };
-        let shares = match &outside {
-            Some(outside) => shares::of_read(profile, map, outside),
-            None => shares::of(profile, map),
         };
         for (mapping, share) in map.mappings.iter().zip(shares) {
             let objects = |what: &str| format!("{machines}: {what}");

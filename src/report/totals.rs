@@ -57,13 +57,15 @@ impl Totals {
     pub fn of(profile: &Profile) -> Self {
         std::thread::scope(|scope| {
             let peak = scope.spawn(|| Peak::of(profile));
-            let totals = Self {
-                coverage: Coverage::of(profile),
-                ..Self::without_peak(profile)
-            };
-            match peak.join() {
-                Ok(peak) => Self { peak, ..totals },
-                Err(panic) => std::panic::resume_unwind(panic),
+            let coverage = scope.spawn(|| Coverage::of(profile));
+            let totals = Self::without_peak(profile);
+            match (peak.join(), coverage.join()) {
+                (Ok(peak), Ok(coverage)) => Self {
+                    peak,
+                    coverage,
+                    ..totals
+                },
+                (Err(panic), _) | (_, Err(panic)) => std::panic::resume_unwind(panic),
             }
         })
     }

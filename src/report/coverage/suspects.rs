@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use allocsample_profile::{MemoryMap, Profile};
 
 use crate::ledger::{Account, Ledger, LedgerRow};
+use crate::shares::{self, Share};
 
 /// The memory of a process beside the sampled heaps, by who mapped it.
 #[derive(Clone, Debug, Default)]
@@ -25,17 +26,18 @@ impl Suspects {
     /// Of the reading that coverage is judged by; `None` if the mappings were not read.
     pub(crate) fn of_profile(profile: &Profile) -> Option<Self> {
         let (map, _) = super::judged(profile)?;
-        Some(Self::of(profile, map?))
+        let map = map?;
+        Some(Self::of(profile, map, shares::of(profile, map)))
     }
 
-    /// Of this reading.
-    pub(super) fn of(profile: &Profile, map: &MemoryMap) -> Self {
+    /// Of this reading, with the shares of its mappings.
+    pub(super) fn of(profile: &Profile, map: &MemoryMap, shares: Vec<Share>) -> Self {
         use Account::{Agent, Malloc, MallocHeld, Objects, ObjectsHeld};
         let mut suspects = Self {
             anonymous_bytes: map.totals.anonymous_bytes as f64,
             ..Self::default()
         };
-        let rows = Ledger::without_sites(profile, map).rows.into_iter();
+        let rows = Ledger::of_shares(profile, map, shares).rows.into_iter();
         let unseen: Vec<LedgerRow> = rows
             .filter(|row| {
                 !matches!(
