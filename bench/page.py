@@ -36,7 +36,7 @@ MEASURE_AGAIN = """\
 `scripts/bench` writes this page and the picture in about a quarter of an hour on two cores. `scripts/bench --quick` takes two
 minutes, and `--only PART` runs one part; both only print their results. `scripts/setup` installs the requirements on Debian 12
 (Ubuntu is untested). Other work on the machine increases the spread of times, but does not affect instruction counts.
-`tests/fast_path.rs` verifies the number of instructions of the fast path.
+`tests/agent/fast_path.rs` verifies the number of instructions of the fast path.
 """
 
 

@@ -1,14 +1,12 @@
 //! Promise: every figure is an unbiased estimate, and its standard error is true.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::thread;
 
+use crate::support::truth::{self, z};
+use crate::support::{Agent, Program, Run};
 use allocsample_profile::{HeapId, IntervalInfo, Profile};
 use allocsample_report::{By, Estimate, Frames, Request, Selection, Sort, Table, Totals, heaps};
-use support::truth::{self, z};
-use support::{Agent, Program, Run};
 
 fn known_sites(threads: u32, kilobytes: u64) -> Run {
     Program::compiled("known_sites.cpp").run().args(&[
@@ -115,7 +113,11 @@ fn many_blocks_of_1_kb_and_few_of_256_kb_come_out_50_to_50() {
 
 /// The share of the first in both together, within four standard errors of the quotient.
 #[track_caller]
-fn assert_share(first: &support::profile::Site, second: &support::profile::Site, expected: f64) {
+fn assert_share(
+    first: &crate::support::profile::Site,
+    second: &crate::support::profile::Site,
+    expected: f64,
+) {
     let sum = first.allocated_bytes + second.allocated_bytes;
     let share = first.allocated_bytes / sum;
     let stderr = (first.allocated_bytes_stderr * (1.0 - share))

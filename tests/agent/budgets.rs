@@ -1,12 +1,10 @@
 //! Promise: what a user allows is what is used, and estimates stay right while the interval is adapted.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::profile::Profile;
+use crate::support::{Agent, Outcome, Program, truth};
 use serde_json::Value;
-use support::profile::Profile;
-use support::{Agent, Outcome, Program, truth};
 
 /// A tenth of a second of calm and one of storm, in turns.
 fn changing_load(variable: &'static str, value: &str, seed: u64) -> Outcome {
@@ -137,7 +135,7 @@ fn a_report_tells_what_the_agent_cost() {
     assert!(figure("most_ring_bytes") <= figure("ring_bytes"));
     assert!(figure("mapped_bytes") > 1e5);
     assert_eq!(intervals(&profile), [4096]);
-    let text = support::Run::of(support::command())
+    let text = crate::support::Run::of(crate::support::command())
         .args(&["report", "--summary"])
         .arg(path)
         .bare()

@@ -1,12 +1,10 @@
 //! Promise: an allocation is charged to the function that wanted it, and not to a wrapper of the allocator.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::room::{stderr, stdout};
+use crate::support::{Program, Room};
 use serde_json::Value;
-use support::room::{stderr, stdout};
-use support::{Program, Room};
 
 /// The program at interval 1, whose figures are exact.
 fn wrappers() -> Room {

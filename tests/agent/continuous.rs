@@ -1,20 +1,18 @@
 //! Promise: a recording that goes on in other files loses nothing at the border, each of its files can be read by itself,
 //! and together they are the whole.
 
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use support::profile::Profile;
-use support::room::{assert_error, stderr, stdout};
-use support::steps::{
+use crate::support::profile::Profile;
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::steps::{
     BLOCKS, CARRIED_IDS, LIVE, LIVE_IDS, Steps, TAKEN, alive_after, assert_sound, join, parts,
     query,
 };
-use support::{Program, Room, Run, is_installed, skip};
+use crate::support::{Program, Room, Run, is_installed, skip};
 
 #[test]
 fn each_file_stands_by_itself_and_together_they_are_the_whole() {
@@ -196,7 +194,7 @@ fn a_signal_writes_a_snapshot() {
 #[test]
 fn a_program_keeps_its_own_use_of_the_signal() {
     // The program's handler ends the process with status 3, with us as without.
-    let agent = support::Agent::at_interval(4096).with("ALLOCSAMPLE_SIGNAL", "USR1");
+    let agent = crate::support::Agent::at_interval(4096).with("ALLOCSAMPLE_SIGNAL", "USR1");
     let script = "trap 'exit 3' USR1; kill -USR1 $$; exit 4";
     let outcome = Run::of("sh").args(&["-c", script]).observed(&agent);
     assert_eq!(outcome.status.code(), Some(3));

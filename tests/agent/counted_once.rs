@@ -1,14 +1,12 @@
 //! Promise: no byte is in two heaps. What is live at the peak, of all heaps together, fits into the memory that the process had.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::profile::figure;
+use crate::support::room::stderr;
+use crate::support::{Room, bridge, compile, is_installed, skip};
 use serde_json::Value;
-use support::profile::figure;
-use support::room::stderr;
-use support::{Room, bridge, compile, is_installed, skip};
 
 fn json(room: &Room, command: &str) -> Value {
     let output = room.output(&[command, "x.allocsample", "--format", "json"]);

@@ -1,17 +1,15 @@
 //! Promise: whatever anybody does to the agent's controls, and however many do it, the program does not notice.
 
-mod support;
-
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use crate::support::profile::Profile;
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::{Program, Room, is_installed, is_root, skip};
 use allocsample_profile::request;
-use support::profile::Profile;
-use support::room::{assert_error, stderr, stdout};
-use support::{Program, Room, is_installed, is_root, skip};
 
 /// steady.c under the agent.
 struct Steady {
@@ -191,7 +189,7 @@ fn another_user_can_neither_look_nor_ask() {
     let steady = Steady::start();
     let open = || PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(steady.room.directory(), open()).expect("its owner may");
-    support::copy(support::command(), &steady.room.path("allocsample"));
+    crate::support::copy(crate::support::command(), &steady.room.path("allocsample"));
     for what in [steady.pid(), "x.allocsample".to_owned()] {
         for action in [&["status"][..], &["stop"], &["snapshot", "-o", "/tmp/none"]] {
             let output = Command::new("setpriv")

@@ -1,10 +1,8 @@
 //! Promise: where sampling leaves nothing out, every figure is exact.
 
-mod support;
-
-use support::profile::Profile;
-use support::truth::{self, Truth};
-use support::{Agent, Program};
+use crate::support::profile::Profile;
+use crate::support::truth::{self, Truth};
+use crate::support::{Agent, Program};
 
 /// Every site of the truth, to the byte and the block.
 #[track_caller]

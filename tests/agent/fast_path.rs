@@ -3,12 +3,10 @@
 //! Counted by callgrind, so the figures are the same on a busy machine. docs/cost.md shows them beside times and peers.
 //! Machine code shows the same for processors that this machine does not have.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
-use support::{Agent, Program, Run, is_installed, scratch, skip};
+use crate::support::{Agent, Program, Run, is_installed, scratch, skip};
 
 /// What one malloc and its free cost over glibc's own, at most, if neither is a sample's.
 const INSTRUCTIONS_WHILE_ON: f64 = 12.0;

@@ -3,12 +3,10 @@
 //! Walkers of bridges are compiled into programs that give them memory that is wrong in every way, from fixed seeds; and
 //! programs that switch stacks run with many samples, and check what they compute.
 
-mod support;
-
 use std::path::PathBuf;
 
-use support::python::interpreters_with;
-use support::{Agent, Program, Run, bridge};
+use crate::support::python::interpreters_with;
+use crate::support::{Agent, Program, Run, bridge};
 
 fn walker(source: &str) -> Program {
     let shim = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("c_shim");

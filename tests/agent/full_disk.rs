@@ -1,17 +1,15 @@
 //! Promise: the files of a recording have no more room than they may, and a disk that is full costs the oldest of them, or
 //! what was sampled while it was full.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::profile::Profile;
-use support::room::{stderr, stdout};
-use support::steps::{BLOCKS, LIVE, Steps, alive_after, assert_sound, join, parts, query};
-use support::{Program, Room, is_root, skip};
+use crate::support::profile::Profile;
+use crate::support::room::{stderr, stdout};
+use crate::support::steps::{BLOCKS, LIVE, Steps, alive_after, assert_sound, join, parts, query};
+use crate::support::{Program, Room, is_root, skip};
 
 #[test]
 fn all_files_together_have_no_more_than_the_largest_size() {
@@ -86,7 +84,7 @@ fn on_a_disk(room: Room, script: &str) -> Option<Steps> {
         .args(["-m", "sh", "-c", script])
         .current_dir(room.directory())
         .env_remove("LD_PRELOAD")
-        .env("ALLOCSAMPLE", support::command())
+        .env("ALLOCSAMPLE", crate::support::command())
         .env("ALLOCSAMPLE_LIBRARY", room.agent());
     let mut steps = Steps::of(room, command);
     steps.is_ready().then_some(steps)
@@ -98,7 +96,7 @@ fn told_on_a_disk(room: &Room, script: &str) -> Option<String> {
     let output = Command::new("unshare")
         .args(["-m", "sh", "script"])
         .current_dir(room.directory())
-        .env("ALLOCSAMPLE", support::command())
+        .env("ALLOCSAMPLE", crate::support::command())
         .env("ALLOCSAMPLE_LIBRARY", room.agent())
         .output()
         .expect("unshare");

@@ -1,15 +1,13 @@
 //! Promise: nobody notices. Output, status, environment, descriptors, signals, limits and namespaces of a program are
 //! what they are without the agent.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::directory::Directory;
-use support::{Agent, Program, Run, agent_library, is_root, skip};
+use crate::support::directory::Directory;
+use crate::support::{Agent, Program, Run, agent_library, is_root, skip};
 
 const INTERVAL: f64 = 4096.0;
 
@@ -18,7 +16,7 @@ fn often() -> Agent {
 }
 
 #[track_caller]
-fn unchanged(run: &Run) -> support::Outcome {
+fn unchanged(run: &Run) -> crate::support::Outcome {
     let outcome = run.unchanged(&often());
     outcome.assert_success();
     outcome
@@ -102,7 +100,7 @@ fn blanks_and_colons_in_the_path_of_the_library_do_not_split_the_preload() {
     let directory = room.join("a blank: and a colon");
     fs::create_dir_all(&directory).expect("a directory");
     let command = directory.join("allocsample");
-    support::copy(support::command(), &command);
+    crate::support::copy(crate::support::command(), &command);
     fs::copy(agent_library(), directory.join("liballocsample.so")).expect("a copy of the agent");
     let hello = Program::compiled("hello.c");
     let outcome = Run::of(&command)
@@ -128,7 +126,7 @@ fn a_program_that_closes_or_replaces_all_descriptors_keeps_its_files_to_itself()
         let run = program.run().args(&[way, "own.txt"]);
         let bare = run.bare();
         let observed = unchanged(&run);
-        let content = |outcome: &support::Outcome| {
+        let content = |outcome: &crate::support::Outcome| {
             fs::read_to_string(outcome.work().join("own.txt")).expect("its file")
         };
         assert_eq!(content(&observed), content(&bare), "{way}");
@@ -429,12 +427,12 @@ fn a_program_with_more_rights_than_its_caller_is_left_alone() {
     if !is_root() {
         return skip("only root can give a program the rights of another group");
     }
-    let room = support::Room::new();
+    let room = crate::support::Room::new();
     // The loader does not preload into such a program: it is linked with us.
     let library = agent_library();
     let flags = ["-Wl,--no-as-needed", library.to_str().expect("a path")];
     room.add(&Program::compiled_with("hello.c", &flags), "hello");
-    support::copy(Path::new("/usr/bin/id"), &room.path("id"));
+    crate::support::copy(Path::new("/usr/bin/id"), &room.path("id"));
     let run = |name: &str| {
         let output = Command::new(room.path(name))
             .env("ALLOCSAMPLE_OUTPUT", room.path("x.allocsample"))
@@ -442,8 +440,8 @@ fn a_program_with_more_rights_than_its_caller_is_left_alone() {
             .arg("-g")
             .output();
         let output = output.expect("the program");
-        assert_eq!(support::room::stderr(&output), "");
-        support::room::stdout(&output)
+        assert_eq!(crate::support::room::stderr(&output), "");
+        crate::support::room::stdout(&output)
     };
     assert_eq!(run("hello"), "hello\n");
     assert!(room.path("x.allocsample").exists());

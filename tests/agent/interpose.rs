@@ -1,9 +1,7 @@
 //! Promise: every function of the malloc family does under the agent exactly what it does without, from the first
 //! instruction of the process to its last, whatever allocator comes next.
 
-mod support;
-
-use support::{Agent, Program, Run, allocators, skip};
+use crate::support::{Agent, Program, Run, allocators, skip};
 
 /// Every allocation is a sample, so that each call takes the slow path.
 fn every_allocation() -> Agent {
@@ -147,7 +145,7 @@ fn threads_and_signal_handlers_on_the_smallest_stacks_survive_a_sample() {
 #[test]
 fn a_sample_takes_less_than_two_kib_of_the_programs_stack() {
     let run = Program::compiled("stack_use.c").run();
-    let measure = |outcome: &support::Outcome| -> usize {
+    let measure = |outcome: &crate::support::Outcome| -> usize {
         outcome
             .assert_success()
             .text()
@@ -237,7 +235,7 @@ fn programs_in_other_languages_come_through() {
                     .run()
                     .arg(library.path())
             }
-            source if !support::compile::can_compile(source) => {
+            source if !crate::support::compile::can_compile(source) => {
                 skip(&format!("no compiler for {source}"));
                 continue;
             }

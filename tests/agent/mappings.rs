@@ -1,17 +1,15 @@
 //! Promise: every call that maps memory, makes it usable or gives it back is recorded, with its stack, or counted.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::attached::Attached;
+use crate::support::ledger::ledger;
+use crate::support::room::{stderr, stdout};
+use crate::support::{Program, Room};
 use allocsample_profile::{Mapped, MappingChange, Profile};
-use support::attached::Attached;
-use support::ledger::ledger;
-use support::room::{stderr, stdout};
-use support::{Program, Room};
 
 fn room(program: &str) -> Room {
     let room = Room::new();

@@ -1,9 +1,7 @@
 //! Promise: a block counts once, by whatever way an allocator's C++ operators get it.
 
-mod support;
-
-use support::profile::figure;
-use support::{Agent, Program};
+use crate::support::profile::figure;
+use crate::support::{Agent, Program};
 
 const BLOCKS: f64 = 400.0;
 /// Half of them have 128 bytes, the others 3,008; half of both are deleted.

@@ -1,12 +1,10 @@
 //! Promise: sampled page faults show who made memory resident, whatever its allocator, within their standard error; and no program
 //! notices.
 
-mod support;
-
 use std::path::Path;
 
-use support::profile::{Profile, figure};
-use support::{Agent, Outcome, Program, skip};
+use crate::support::profile::{Profile, figure};
+use crate::support::{Agent, Outcome, Program, skip};
 
 const PAGE_BYTES: f64 = 4096.0;
 const SITES: [&str; 4] = ["touch_little", "touch_more", "touch_much", "leak_on_thread"];

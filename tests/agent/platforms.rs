@@ -1,13 +1,11 @@
 //! Promise: the library works with every glibc since 2.17, and no C library keeps a program from running with it.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use support::{Agent, Program, Room, Run, agent_library, command, copy, is_installed, skip};
+use crate::support::{Agent, Program, Room, Run, agent_library, command, copy, is_installed, skip};
 
 /// What a loader before glibc 2.35 is like: it cannot be asked which module an address is in.
 fn old_loader() -> Program {
@@ -133,7 +131,11 @@ fn compiled_for_musl(room: &Room, source: &str, flags: &[&str]) -> Option<PathBu
 }
 
 /// The profile of a program of musl that ends well.
-fn profile_on_musl(room: &Room, program: &Path, interval: &str) -> support::profile::Profile {
+fn profile_on_musl(
+    room: &Room,
+    program: &Path,
+    interval: &str,
+) -> crate::support::profile::Profile {
     let profile = room.path("x.allocsample");
     let ran = Command::new(program)
         .current_dir(room.directory())
@@ -144,7 +146,7 @@ fn profile_on_musl(room: &Room, program: &Path, interval: &str) -> support::prof
         .expect("it runs");
     assert!(ran.status.success(), "{ran:?}");
     assert_eq!(ran.stdout, b"done\n", "{ran:?}");
-    support::profile::Profile::read(&profile)
+    crate::support::profile::Profile::read(&profile)
 }
 
 /// musl's calloc calls malloc by name, and others of its functions call one another.
@@ -219,7 +221,7 @@ fn a_program_of_musl_keeps_its_output_and_its_status() {
         assert_eq!(with, plain, "{source}");
         let profile = room.path("x.allocsample");
         if source == "hello.c" {
-            let profile = support::profile::Profile::read(&profile);
+            let profile = crate::support::profile::Profile::read(&profile);
             // 1,000 blocks, each of which eight sample points fall into on average.
             assert!(profile.site("allocate_and_greet").samples > 900);
         }
@@ -248,7 +250,7 @@ fn bare_root(room: &Room) -> Option<PathBuf> {
 
 #[test]
 fn a_root_with_only_libc_and_its_loader_is_enough() {
-    if !support::is_root() {
+    if !crate::support::is_root() {
         return skip("another root directory needs root");
     }
     let room = Room::without_agent();

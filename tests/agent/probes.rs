@@ -1,11 +1,9 @@
 //! Promise: tools outside of the process hear of each sample and its end through the otel_memory probes.
 #![cfg(target_arch = "x86_64")]
 
-mod support;
-
+use crate::support::profile::figure;
+use crate::support::{Agent, Program};
 use serde_json::Value;
-use support::profile::figure;
-use support::{Agent, Program};
 
 const INTERVAL: f64 = 16_384.0;
 

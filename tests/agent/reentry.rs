@@ -3,14 +3,12 @@
 //!
 //! The profiles are read in this process: the command looks up the names of functions, which takes longer than all else.
 
-mod support;
-
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use support::profile::Profile;
-use support::{Agent, Outcome, Program, Run, agent_library, command};
+use crate::support::profile::Profile;
+use crate::support::{Agent, Outcome, Program, Run, agent_library, command};
 
 /// All that a handler does: see reentry.c.
 const EVERYTHING: &str = "afFexjbnNdt";

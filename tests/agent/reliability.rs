@@ -1,16 +1,14 @@
 //! Promise: whatever befalls a process, it behaves as without us, and its profile holds all up to the event: each sample
 //! that was due is in it or counted as lost. docs/reliability.md lists the faults with the test of each.
 
-mod support;
-
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 
+use crate::support::profile::Profile;
+use crate::support::room::assert_error;
+use crate::support::{Agent, Outcome, Program, Run, agent_library, is_root, skip};
 use serde_json::Value;
-use support::profile::Profile;
-use support::room::assert_error;
-use support::{Agent, Outcome, Program, Run, agent_library, is_root, skip};
 
 const BEFORE: u64 = 1000;
 const AFTER: u64 = 30_000;
@@ -340,7 +338,7 @@ fn a_read_only_disk_costs_the_profile_and_a_line() {
 
 /// The function whose site is the first suspect.
 fn first_suspect(profile: &Path) -> Value {
-    let found = Run::of(support::command())
+    let found = Run::of(crate::support::command())
         .args(&["leaks", "--format", "json"])
         .arg(profile)
         .bare();
@@ -470,7 +468,7 @@ fn a_tail_that_never_reached_the_disk_costs_only_itself() {
         let lost_tail = outcome.work().join("tail.allocsample");
         fs::write(&lost_tail, &bytes).expect("a profile");
         if kept < first_chunk_ends {
-            let mut command = std::process::Command::new(support::command());
+            let mut command = std::process::Command::new(crate::support::command());
             let output = command.arg("report").arg(&lost_tail).output();
             assert_error(
                 &output.expect("the command"),

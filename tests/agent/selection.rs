@@ -1,14 +1,12 @@
 //! Promise: only some threads or sizes can be sampled, estimates of those stay right, and what is left out is told.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use crate::support::profile::Profile;
+use crate::support::room::{assert_error, stderr};
+use crate::support::{Program, Room, is_installed, is_root, skip, truth};
 use serde_json::Value;
-use support::profile::Profile;
-use support::room::{assert_error, stderr};
-use support::{Program, Room, is_installed, is_root, skip, truth};
 
 /// selected.c under the agent.
 struct Selected {
@@ -121,7 +119,7 @@ fn a_thread_can_be_left_out_and_taken_in_again_and_its_bytes_are_counted_all_the
     let all = 41_100 * 100;
     let told = samples * 100 + muted;
     assert!((all..all + MOST_OF_LIBC).contains(&told), "{told}");
-    let text = support::room::stdout(&room.output(&["report", "x.allocsample"]));
+    let text = crate::support::room::stdout(&room.output(&["report", "x.allocsample"]));
     assert!(text.contains("on excluded threads"), "{text}");
 }
 
@@ -208,7 +206,7 @@ fn threads_are_chosen_by_their_names() {
         let told = samples * 100 + muted;
         assert!((all..all + MOST_OF_LIBC).contains(&told), "{name}: {told}");
     }
-    let text = support::room::stdout(&room.output(&["report", "x.allocsample"]));
+    let text = crate::support::room::stdout(&room.output(&["report", "x.allocsample"]));
     for line in [
         "threads named work*, all sizes",
         "threads named other, all sizes",
@@ -228,7 +226,7 @@ fn sizes_that_are_left_out_are_counted_and_the_others_stay_unbiased() {
     selected.ctl(&["filter"]);
     selected.allocate(20_000, 3000);
     let (room, profile) = selected.end();
-    let classes = support::room::stdout(&room.output(&[
+    let classes = crate::support::room::stdout(&room.output(&[
         "query",
         "x.allocsample",
         "--format",
@@ -259,7 +257,7 @@ fn sizes_that_are_left_out_are_counted_and_the_others_stay_unbiased() {
     assert_eq!(profile.number("lost_samples"), 0.0);
     let z = profile.report["audit"]["z"].as_f64().expect("a deviation");
     assert!(z.abs() < 4.0, "{z}");
-    let text = support::room::stdout(&room.output(&["report", "x.allocsample"]));
+    let text = crate::support::room::stdout(&room.output(&["report", "x.allocsample"]));
     assert!(text.contains("excluded by the filter of sizes"), "{text}");
     assert!(text.contains("sizes from 1000 to 2048 bytes"), "{text}");
 }

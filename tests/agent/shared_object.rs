@@ -1,14 +1,12 @@
 //! Fact: what liballocsample.so exports, imports and keeps in thread-local storage.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::attached::Attached;
-use support::{Program, agent_library, command, skip};
+use crate::support::attached::Attached;
+use crate::support::{Program, agent_library, command, skip};
 
 /// Exported besides the names of libc: the function by which a runtime finds the agent, and those that
 /// `allocsample attach` and `detach` call.

@@ -3,9 +3,7 @@
 //!
 //! ALLOCSAMPLE_TEST_SECONDS sets how long it runs: 5 by default; a release wants 1800.
 
-mod support;
-
-use support::{Agent, Program};
+use crate::support::{Agent, Program};
 
 #[test]
 fn a_long_run_takes_no_more_memory_and_no_more_disk_than_a_short_one() {

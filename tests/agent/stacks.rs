@@ -1,8 +1,6 @@
 //! Promise: stacks are whole, whatever the frames are made of: no frame pointers, signals, PLT, vDSO, C++, Rust, plugins.
 
-mod support;
-
-use support::{Agent, Outcome, Program};
+use crate::support::{Agent, Outcome, Program};
 
 /// Stacks of a run at interval 1, root first.
 fn stacks_of(outcome: &Outcome) -> Vec<Vec<String>> {
@@ -315,7 +313,7 @@ fn the_part_that_is_kept_of_a_deep_stack_is_the_right_one() {
 /// Programs whose stacks change in every way that the unwinder's memory of the last stack must notice.
 #[test]
 fn what_is_known_of_a_stack_is_what_a_full_walk_finds() {
-    // 10^7 and more: ALLOCSAMPLE_TEST_STACKS=10000000 cargo test --release --test stacks known
+    // 10^7 and more: ALLOCSAMPLE_TEST_STACKS=10000000 cargo test --release --test agent stacks::known
     const STACKS_OF_A_RUN: u64 = 400_000;
     let stacks = std::env::var("ALLOCSAMPLE_TEST_STACKS").ok();
     let stacks: u64 = stacks.map_or(2 * STACKS_OF_A_RUN, |number| {

@@ -2,11 +2,9 @@
 //!
 //! ALLOCSAMPLE_TEST_SECONDS sets how long each allocator is under stress: 5 by default; a release wants 120.
 
-mod support;
-
 use std::path::Path;
 
-use support::{Agent, Program, allocators};
+use crate::support::{Agent, Program, allocators};
 
 fn seconds() -> u64 {
     match std::env::var("ALLOCSAMPLE_TEST_SECONDS") {

@@ -1,20 +1,18 @@
 //! Promise: nothing is lost silently, however a process ends, multiplies or runs out of room.
 
-mod support;
-
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use support::profile::Site;
-use support::{Agent, Program, Run, is_root, skip, truth};
+use crate::support::profile::Site;
+use crate::support::{Agent, Program, Run, is_root, skip, truth};
 
 const BLOCKS: u64 = 1000;
 const KEPT_BYTES: f64 = 10.0 * 4096.0;
 
 /// Runs exits.c through a door; status and output must be unchanged, and all 1000 blocks in the first process's profile.
 #[track_caller]
-fn leaves_by(door: &str) -> (support::profile::Profile, support::Outcome) {
+fn leaves_by(door: &str) -> (crate::support::profile::Profile, crate::support::Outcome) {
     let run = Program::compiled("exits.c").run().arg(door);
     let outcome = run.unchanged(&Agent::at_interval(1));
     let full = |site: &Site| {
@@ -92,7 +90,7 @@ fn an_exec_that_fails_goes_on_and_the_next_program_has_a_profile_of_its_own() {
 }
 
 #[track_caller]
-fn family(way: &str) -> support::Outcome {
+fn family(way: &str) -> crate::support::Outcome {
     let run = Program::compiled("fork_family.c").run().arg(way);
     run.unchanged(&Agent::at_interval(64)).assert_success();
     let outcome = run.unchanged(&Agent::at_interval(1));
@@ -101,7 +99,7 @@ fn family(way: &str) -> support::Outcome {
 }
 
 /// Number of profiles in which a function allocated exactly so often.
-fn profiles_with(outcome: &support::Outcome, function: &str, allocations: u64) -> usize {
+fn profiles_with(outcome: &crate::support::Outcome, function: &str, allocations: u64) -> usize {
     outcome
         .profiles()
         .iter()
@@ -221,7 +219,7 @@ fn a_full_disk_is_counted_and_said() {
         status=$?; cp ../profiles/* .; exit $status";
     let outcome = Run::of("unshare")
         .args(&["--mount", "sh", "-c", script])
-        .env("AGENT", support::agent_library())
+        .env("AGENT", crate::support::agent_library())
         .env("PROGRAM", program.path())
         .bare();
     if outcome.status.code() == Some(77) {
@@ -255,7 +253,7 @@ fn a_full_disk_is_counted_and_said() {
         );
         return;
     };
-    let profile = support::profile::Profile::read(profile);
+    let profile = crate::support::profile::Profile::read(profile);
     assert!(profile.number("lost_bytes") > 0.0, "{}", profile.report);
 }
 
@@ -296,7 +294,7 @@ fn a_profile_cut_at_any_place_is_readable_up_to_there() {
     let bytes = fs::read(path).expect("a profile");
     let cut = outcome.work().join("cut.allocsample");
     let report = |path: &Path| {
-        Run::of(support::command())
+        Run::of(crate::support::command())
             .args(&["report", "--format", "json"])
             .arg(path)
             .bare()

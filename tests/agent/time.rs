@@ -1,11 +1,9 @@
 //! Promise: time is sampled by each thread's own clock, each tick is recorded or counted, and no program notices.
 
-mod support;
-
 use std::process::Command;
 
+use crate::support::{Agent, Outcome, Program, Run};
 use serde_json::Value;
-use support::{Agent, Outcome, Program, Run};
 
 fn at_hz(hz: u32) -> Agent {
     Agent::by_default().with("ALLOCSAMPLE_TIME_HZ", hz)
@@ -84,7 +82,7 @@ fn busy_functions_have_their_shares_of_each_threads_time() {
     // The same time in other people's formats.
     let path = outcome.profile().path().to_owned();
     let convert = |arguments: &[&str]| {
-        let output = Command::new(support::command())
+        let output = Command::new(crate::support::command())
             .args(["convert", "-o", "-"])
             .args(arguments)
             .arg(&path)
@@ -122,7 +120,7 @@ fn busy_functions_have_their_shares_of_each_threads_time() {
     let time_ns = &speedscope.expect("JSON")["profiles"][2]["endValue"];
     assert!((number(time_ns) / 1e9 - recorded_s).abs() < 1e-6);
     let sql = "SELECT sum(cpu_ns) AS ns, count(ticks.function_id) = count(*) AS named FROM ticks JOIN stacks ON stacks.stack_id = ticks.stack_id";
-    let output = Command::new(support::command())
+    let output = Command::new(crate::support::command())
         .args(["query", "--format", "json"])
         .arg(&path)
         .arg(sql)

@@ -1,13 +1,11 @@
 //! Promise: debuggers and other profilers may look at a process that is attached to, or change it, and it goes on.
 
-mod support;
-
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use support::attached::Attached;
-use support::room::stderr;
-use support::{is_installed, skip};
+use crate::support::attached::Attached;
+use crate::support::room::stderr;
+use crate::support::{is_installed, skip};
 
 /// What a debugger prints. One that waits for ever is ended, with a status of its own.
 fn output_of(words: &[&str]) -> Output {

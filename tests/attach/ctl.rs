@@ -1,15 +1,13 @@
 //! Promise: the agent of a running process can be asked, stopped, started and told another interval, and estimates stay
 //! right through all of it.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use support::profile::Profile;
-use support::room::{assert_error, stderr, stdout};
-use support::running::{BYTES, Running};
-use support::{Room, skip, truth};
+use crate::support::profile::Profile;
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::running::{BYTES, Running};
+use crate::support::{Room, skip, truth};
 
 #[track_caller]
 fn assert_is(profile: &Profile, function: &str, bytes: f64) {

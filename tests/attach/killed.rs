@@ -1,8 +1,6 @@
 //! Promise: whenever the attaching command is killed, the program goes on as if nobody had been there, and the next command
 //! finishes or removes what was begun.
 
-mod support;
-
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -10,13 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::support::Program;
+use crate::support::attached::Attached;
+use crate::support::room::stderr;
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use support::Program;
-use support::attached::Attached;
-use support::room::stderr;
 
 /// `PTRACE_SEIZE`: from here on the command has somebody who could suffer.
 const SEIZE: u64 = 0x4206;
@@ -351,7 +349,7 @@ fn two_commands_at_once_come_one_after_the_other() {
 fn registers_and_signals_are_the_programs_own_when_the_attach_is_killed() {
     #[cfg(target_arch = "x86_64")]
     if !std::is_x86_feature_detected!("avx2") {
-        return support::skip("the processor has no AVX2");
+        return crate::support::skip("the processor has no AVX2");
     }
     kill_at_each_step("compute", &["attach"]);
 }

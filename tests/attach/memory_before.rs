@@ -1,15 +1,13 @@
 //! Promise: `allocsample memory PID` knows malloc's and CPython's memory that was there before anybody looked, and claims no other.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::support::Room;
+use crate::support::python::interpreters;
+use crate::support::room::stderr;
 use serde_json::Value;
-use support::Room;
-use support::python::interpreters;
-use support::room::stderr;
 
 const MIB: f64 = (1 << 20) as f64;
 

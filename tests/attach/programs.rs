@@ -1,15 +1,13 @@
 //! Promise: programs that nobody made for a test are attached to at full load, and answer every request.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use support::profile::Profile;
-use support::room::{Room, stderr, stdout};
-use support::{is_installed, skip};
+use crate::support::profile::Profile;
+use crate::support::room::{Room, stderr, stdout};
+use crate::support::{is_installed, skip};
 
 /// Ends with the test, whatever comes.
 struct Server(Child);

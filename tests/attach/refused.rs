@@ -1,15 +1,13 @@
 //! Promise: where the agent cannot go, one line says why, and the process is left as it was.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use support::attached::{Attached, is_in_state};
-use support::room::{assert_error, stderr};
-use support::{Program, Room, is_installed, is_root, skip};
+use crate::support::attached::{Attached, is_in_state};
+use crate::support::room::{assert_error, stderr};
+use crate::support::{Program, Room, is_installed, is_root, skip};
 
 #[test]
 fn a_filter_of_system_calls_is_respected_unless_told_otherwise() {
@@ -192,10 +190,10 @@ fn a_process_of_another_user_is_refused() {
     }
     let running = Attached::start();
     // The command as somebody who may not.
-    let command: PathBuf = support::command().to_owned();
+    let command: PathBuf = crate::support::command().to_owned();
     let readable = tempfile::tempdir().expect("a directory");
     let copy = readable.path().join("allocsample");
-    support::copy(&command, &copy);
+    crate::support::copy(&command, &copy);
     let open: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(readable.path(), open).expect("permissions");
     let output = Command::new("setpriv")

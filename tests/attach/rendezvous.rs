@@ -1,10 +1,8 @@
 //! Promise: what the C library does to all threads of a process, or under locks of its own, neither waits for the command nor
 //! for what it has started in the process.
 
-mod support;
-
-use support::attached::Attached;
-use support::rendezvous::come_and_go;
+use crate::support::attached::Attached;
+use crate::support::rendezvous::come_and_go;
 
 #[test]
 fn a_change_of_user_asks_every_thread_and_each_answers() {

@@ -1,20 +1,18 @@
 //! Promise: the agent comes into a running process, counts right from then on, and goes again, and the program does not
 //! notice any of it.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::attached::{Attached, is_in_state};
+use crate::support::profile::Profile;
+use crate::support::room::{stderr, stdout};
+use crate::support::{Program, Room, allocators, is_installed, is_root, skip, truth};
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit};
-use support::attached::{Attached, is_in_state};
-use support::profile::Profile;
-use support::room::{stderr, stdout};
-use support::{Program, Room, allocators, is_installed, is_root, skip, truth};
 
 fn library_path(library: &Program) -> &str {
     library.path().to_str().expect("a path")

@@ -1,11 +1,9 @@
 //! Promise: on a busy machine, where threads starve for locks and for their turn, `attach` and `detach` freeze no program.
 
-mod support;
-
 use std::process::Command;
 
-use support::attached::Ends;
-use support::rendezvous::come_and_go;
+use crate::support::attached::Ends;
+use crate::support::rendezvous::come_and_go;
 
 /// Threads that starve for a lock are asked to change their user meanwhile, and stop for a tracer that starves as well.
 #[test]

@@ -1,15 +1,13 @@
 //! Promise: the command says what it did, in words that help, and one line about each error.
 
-mod support;
-
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::{Program, Room, agent_library};
 use flate2::read::GzDecoder;
-use support::room::{assert_error, stderr, stdout};
-use support::{Program, Room, agent_library};
 
 #[test]
 fn what_makes_no_sense_is_one_line_and_status_2() {

@@ -1,14 +1,12 @@
 //! Promise: a profile says how much of the process's memory it accounts for.
 
-mod support;
-
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::python::interpreters;
+use crate::support::{Program, Room, command, is_installed, skip};
 use serde_json::Value;
-use support::python::interpreters;
-use support::{Program, Room, command, is_installed, skip};
 
 /// What the commands say of a program that holds 64 MiB.
 struct Said {
@@ -315,7 +313,7 @@ impl Waiting {
             .stdout(std::process::Stdio::piped());
         if preloads {
             command
-                .env("LD_PRELOAD", support::agent_library())
+                .env("LD_PRELOAD", crate::support::agent_library())
                 .env("ALLOCSAMPLE_INTERVAL", "1")
                 .env(
                     "ALLOCSAMPLE_OUTPUT",
@@ -446,7 +444,7 @@ impl Jvm {
     fn load_agent(&self, options: &[&str], code: u32) {
         let loaded = Command::new("jcmd")
             .args([&self.child.id().to_string(), "JVMTI.agent_load"])
-            .arg(support::agent_library())
+            .arg(crate::support::agent_library())
             .args(options)
             .current_dir(self.room.directory())
             .output()

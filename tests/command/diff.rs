@@ -1,13 +1,11 @@
 //! Promise: `allocsample diff` shows what changed, and calls nothing a change that sampling explains.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::{Program, Room};
 use serde_json::Value;
-use support::room::{assert_error, stderr, stdout};
-use support::{Program, Room};
 
 /// Records the phases of that many bytes each.
 fn record(room: &Room, name: &str, bytes: u32, seed: u32) {
@@ -188,7 +186,8 @@ fn what_grew_is_shown_with_its_size_and_not_what_stayed() {
 fn record_checkout(room: &Room, name: &str, lines_before: usize, seed: u32) {
     let directory = room.path(name);
     std::fs::create_dir_all(directory.join("src")).expect("a directory");
-    let source = std::fs::read_to_string(support::bridge::program("phases.c")).expect("a source");
+    let source =
+        std::fs::read_to_string(crate::support::bridge::program("phases.c")).expect("a source");
     let source = "\n".repeat(lines_before) + &source;
     let path = directory.join("src/phases.c");
     std::fs::write(&path, source).expect("a copy");

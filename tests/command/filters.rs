@@ -1,11 +1,9 @@
 //! Promise: a filter means the same in every command that reads a profile: all figures are those of `report` with it.
 
-mod support;
-
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::totals::Case;
+use crate::support::{Program, pprof};
 use serde_json::Value;
-use support::room::{assert_error, stderr, stdout};
-use support::totals::Case;
-use support::{Program, pprof};
 
 /// Figures of what a filter leaves.
 #[derive(Clone, Copy, Debug)]
@@ -347,7 +345,7 @@ fn what_makes_no_sense_is_refused() {
 /// All of them have the same options, below the same heading.
 #[test]
 fn help_lists_the_same_filters_everywhere() {
-    let room = support::Room::without_agent();
+    let room = crate::support::Room::without_agent();
     let filters = |command: &str| {
         let help = stdout(&room.output(&[command, "--help"]));
         let (_, rest) = help.split_once("\nFilters:\n").expect(command);

@@ -1,17 +1,15 @@
 //! Promise: the same totals, to the byte of the estimate, come from the report and from every other way out.
 
-mod support;
-
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::pprof;
+use crate::support::room::{stderr, stdout};
+use crate::support::totals::{Case, cases};
+use crate::support::{is_installed, skip, viewers};
 use serde_json::Value;
-use support::pprof;
-use support::room::{stderr, stdout};
-use support::totals::{Case, cases};
-use support::{is_installed, skip, viewers};
 
 #[test]
 fn text_formats_add_up_to_the_report() {

@@ -1,14 +1,12 @@
 //! Promise: `allocsample memory PID` says why malloc keeps memory that is free, as malloc itself counts it, and who holds it.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
+use crate::support::room::{stderr, stdout};
+use crate::support::{Program, Room};
 use serde_json::Value;
-use support::room::{stderr, stdout};
-use support::{Program, Room};
 
 /// A program that has come to rest, by what it prints, and waits for input. It is killed when it is dropped.
 struct Resting {

@@ -1,10 +1,8 @@
 //! Promise: `allocsample leaks` names the leak of a real program, and nothing else.
 
-mod support;
-
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::{Program, Room};
 use serde_json::Value;
-use support::room::{assert_error, stderr, stdout};
-use support::{Program, Room};
 
 /// A million requests in a tenth to half of a second.
 fn recorded(seed: u64) -> Room {

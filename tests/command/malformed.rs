@@ -1,14 +1,12 @@
 //! Promise: a file that is no profile, or none any more, gets one line from every command that reads profiles, and
 //! leaves nothing behind.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+use crate::support::Room;
+use crate::support::room::{stderr, stdout};
 use allocsample_record::{ChunkHeader, ChunkKind, FILE_HEADER_BYTES, FileHeader, FormatVersion};
-use support::Room;
-use support::room::{stderr, stdout};
 
 /// Commands that read `x.allocsample`, and where they would write.
 const COMMANDS: [&[&str]; 19] = [

@@ -1,13 +1,11 @@
 //! Promise: `allocsample memory` says where all resident memory of a process is.
 
-mod support;
-
+use crate::support::ledger::{accounts, assert_adds_up, ledger};
+use crate::support::python::interpreters;
+use crate::support::room::{stderr, stdout};
+use crate::support::{Program, Room};
 use allocsample_profile::{MappingChange, Profile};
 use serde_json::Value;
-use support::ledger::{accounts, assert_adds_up, ledger};
-use support::python::interpreters;
-use support::room::{stderr, stdout};
-use support::{Program, Room};
 
 fn room(program: &str) -> Room {
     let room = Room::new();

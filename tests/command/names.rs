@@ -1,16 +1,14 @@
 //! Promise: no name that another program has chosen can act on a terminal, a browser or a reader of lines.
 
-mod support;
-
 use std::fs;
 
+use crate::support::Room;
+use crate::support::hostile;
+use crate::support::room::{stderr, stdout};
 use allocsample_export::{Format, Options};
 use allocsample_profile::{Profile, is_plain};
 use proptest::prelude::*;
 use quick_xml::events::Event;
-use support::Room;
-use support::hostile;
-use support::room::{stderr, stdout};
 
 /// Titles, colours, cursors and clipboards of terminals, in both alphabets, lines that are more than one, text that reads
 /// the other way round, and what ends an element or a cell.

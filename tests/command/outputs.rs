@@ -1,14 +1,12 @@
 //! Promise: a command writes what it was asked to write, and no file that somebody else has put in its way.
 
-mod support;
-
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use support::Room;
-use support::room::{assert_error, stderr};
+use crate::support::Room;
+use crate::support::room::{assert_error, stderr};
 
 /// Every command that writes files, with `out` for the file.
 const WRITERS: [&[&str]; 9] = [
@@ -72,8 +70,8 @@ fn no_output_follows_a_link() {
 #[test]
 fn root_does_not_write_through_another_users_link_in_a_shared_directory() {
     const NOBODY: Option<u32> = Some(65534);
-    if !support::is_root() {
-        return support::skip("links of another user need root");
+    if !crate::support::is_root() {
+        return crate::support::skip("links of another user need root");
     }
     let room = Room::new();
     room.record("x.allocsample", &["--seed", "1"], &[]);

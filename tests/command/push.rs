@@ -1,14 +1,12 @@
 //! Promise: what a running process records reaches a server, each byte once, also when the server was away.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{Child, Stdio};
 
-use support::room::{Room, assert_error};
-use support::running::{BYTES, Running};
-use support::{pprof, truth};
+use crate::support::room::{Room, assert_error};
+use crate::support::running::{BYTES, Running};
+use crate::support::{pprof, truth};
 
 /// A server of ours, and `allocsample push` to it.
 struct Pushing {

@@ -1,20 +1,18 @@
 //! Promise: an OpenTelemetry Collector gets what a running process records, each byte once, also while the recording goes
 //! on in other files.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 
+use crate::support::running::{BYTES, Running};
+use crate::support::truth;
 use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesPartialSuccess, ExportProfilesServiceRequest, ExportProfilesServiceResponse,
 };
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use prost::Message;
-use support::running::{BYTES, Running};
-use support::truth;
 
 /// Takes a push and answers it with `answer`.
 fn take(stream: &TcpStream, answer: &[u8]) -> (String, ExportProfilesServiceRequest) {

@@ -1,16 +1,14 @@
 //! Promise: SQL over a profile answers what the report says, and every recipe of the document works.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::Room;
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::totals::cases;
+use crate::support::viewers::python_with;
 use serde_json::Value;
-use support::Room;
-use support::room::{assert_error, stderr, stdout};
-use support::totals::cases;
-use support::viewers::python_with;
 
 fn recorded() -> Room {
     let room = Room::new();
@@ -209,7 +207,7 @@ fn parquet_has_the_same_tables() {
 
 /// What a query answers beside what the report says, column by column; NULL is 0.
 fn assert_rows(
-    case: &support::totals::Case,
+    case: &crate::support::totals::Case,
     sql: &str,
     theirs: &[Value],
     columns: &[(&str, &str)],

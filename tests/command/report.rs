@@ -1,13 +1,11 @@
 //! Promise: `allocsample report` answers what it is asked, and every table adds up to the total.
 
-mod support;
-
 use std::collections::HashMap;
 
+use crate::support::profile::figure;
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::{Program, Room};
 use serde_json::Value;
-use support::profile::figure;
-use support::room::{assert_error, stderr, stdout};
-use support::{Program, Room};
 
 /// leaky at interval 1: 1,000 blocks of 3,000 bytes that it keeps, and 1,000 of 5,000 that it frees.
 fn leaky() -> Room {

@@ -1,16 +1,14 @@
 //! Promise: a program under `run` is started as a shell starts it, runs as it runs alone, and ends as it ends alone.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::{Program, Room, command, is_root};
 use nix::sys::signal::{self, SigHandler, Signal};
-use support::room::{assert_error, stderr, stdout};
-use support::{Program, Room, command, is_root};
 
 #[test]
 fn the_status_is_the_programs() {
@@ -303,7 +301,7 @@ fn another_loader_is_recognised_by_its_name() {
 fn a_setuid_program_is_named_to_those_for_whom_it_is_one() {
     let room = Room::without_agent();
     let program = room.path("setuid");
-    support::copy(Path::new("/bin/true"), &program);
+    crate::support::copy(Path::new("/bin/true"), &program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     let mut command = room.command(&["run", "--", "./setuid"]);
     let expected = if is_root() {
@@ -365,7 +363,7 @@ fn a_program_built_with_a_sanitizer_runs_as_it_does_alone() {
     ];
     for (flags, name) in kinds {
         let Some(program) = Program::compiled_if_possible("sanitized.c", flags) else {
-            support::skip(&format!("no runtime for {flags:?}"));
+            crate::support::skip(&format!("no runtime for {flags:?}"));
             continue;
         };
         let name_here = format!("with{}", flags.concat().replace('=', "-"));
@@ -392,7 +390,7 @@ fn a_program_that_gets_a_sanitizer_from_the_user_runs_without_a_profile() {
         .output();
     let library = compiler.map(|output| stdout(&output).trim().to_owned());
     let Some(library) = library.ok().filter(|path| path.starts_with('/')) else {
-        return support::skip("no gcc, or no libasan.so");
+        return crate::support::skip("no gcc, or no libasan.so");
     };
     room.add(&Program::compiled("sanitized.c"), "plain");
     let output = room

@@ -1,12 +1,10 @@
 //! Promise: the summary of `run` is about the process that did the work, and the name that was asked for is that of its profile.
 
-mod support;
-
 use std::fs;
 
+use crate::support::room::stderr;
+use crate::support::{Program, Room};
 use serde_json::Value;
-use support::room::stderr;
-use support::{Program, Room};
 
 /// leaky.c allocates 8 MB.
 fn room() -> Room {

@@ -1,15 +1,13 @@
 //! Promise: what `--format json` prints is what docs/schemas says, key by key.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
+use crate::support::room::stderr;
+use crate::support::totals::cases;
+use crate::support::{Program, Room};
 use jsonschema::Validator;
 use serde_json::{Value, json};
-use support::room::stderr;
-use support::totals::cases;
-use support::{Program, Room};
 
 /// The published schema with this name. Readers must allow for new keys; here a key that is not in it is an error.
 fn schema(name: &str) -> Validator {

@@ -1,17 +1,15 @@
 //! Promise: what a running process has recorded can be fetched by scrapers, by those who know the secret alone.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use crate::support::room::{Room, assert_error, stderr};
+use crate::support::running::{BYTES, Running};
+use crate::support::{pprof, truth};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::room::{Room, assert_error, stderr};
-use support::running::{BYTES, Running};
-use support::{pprof, truth};
 
 /// `allocsample serve`, until it is dropped.
 struct Served {

@@ -1,16 +1,14 @@
 //! Promise: `allocsample top` shows in a terminal where the memory of a running process goes and which rows grow, and leaves the
 //! terminal as it was.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
-use support::talking::Talking;
-use support::{Program, Room, command, is_installed, skip};
+use crate::support::talking::Talking;
+use crate::support::{Program, Room, command, is_installed, skip};
 
 const ROWS: usize = 30;
 const COLUMNS: usize = 120;

@@ -1,14 +1,12 @@
 //! Promise: the viewers that a format is for read the report's totals out of it, by their own code.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::room::{stderr, stdout};
+use crate::support::totals::{Case, cases};
+use crate::support::{Program, Room, is_installed, skip, viewers};
 use serde_json::Value;
-use support::room::{stderr, stdout};
-use support::totals::{Case, cases};
-use support::{Program, Room, is_installed, skip, viewers};
 
 /// What the Firefox Profiler computes.
 fn in_firefox(file: &Path) -> Option<Vec<Value>> {
@@ -85,7 +83,7 @@ fn the_firefox_profiler_keeps_what_was_alive_before_apart() {
     let room = Room::new();
     room.add(&Program::compiled("carried.c"), "carried");
     let run = ["run", "-q", "--interval", "1", "-o", "x.allocsample", "--"];
-    let command = support::command().to_str().expect("a path");
+    let command = crate::support::command().to_str().expect("a path");
     let program = ["./carried", command, "x.allocsample"];
     let output = room.output(&[&run[..], &program].concat());
     assert!(output.status.success(), "{}", stderr(&output));

@@ -1,16 +1,14 @@
 //! Promise: with `--embedded`, an allocator in a stripped file is found by the symbols in its debug file, and by no other file.
 #![cfg(target_arch = "x86_64")]
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::talking::Talking;
+use crate::support::{Program, Room, bridge, embedded};
 use object::read::elf::{FileHeader, SectionHeader};
 use object::{LittleEndian, elf};
-use support::talking::Talking;
-use support::{Program, Room, bridge, embedded};
 
 const EVERY: &[&str] = &["--embedded", "--interval", "1"];
 
@@ -58,7 +56,7 @@ fn is_sampled(room: Room) -> bool {
     let is_sampled = bridge::has_heap(&profile, "mimalloc in own");
     if is_sampled {
         let heap = bridge::heap(&profile, "mimalloc in own");
-        let allocated = support::profile::figure(heap, "allocated_bytes");
+        let allocated = crate::support::profile::figure(heap, "allocated_bytes");
         assert_eq!(allocated, 13_721_600.0, "{heap}");
     }
     is_sampled
@@ -98,7 +96,7 @@ fn the_debug_file_of_a_library_that_is_opened_later_has_its_symbols() {
     let (_room, profile) = program.end();
     let heap = bridge::heap(&profile, "mimalloc in own");
     assert!(
-        support::profile::figure(heap, "live_bytes") >= 200_000.0,
+        crate::support::profile::figure(heap, "live_bytes") >= 200_000.0,
         "{heap}"
     );
 }
@@ -141,9 +139,9 @@ fn the_debug_file_below_usr_lib_debug_is_found_by_its_build_id() {
     let Some(program) = with_mimalloc(&[]) else {
         return;
     };
-    let is_possible = Path::new("/usr/lib/debug").is_dir() && support::is_root();
-    if !is_possible || !support::is_installed("unshare") {
-        return support::skip("no right to mount over /usr/lib/debug (root, util-linux)");
+    let is_possible = Path::new("/usr/lib/debug").is_dir() && crate::support::is_root();
+    if !is_possible || !crate::support::is_installed("unshare") {
+        return crate::support::skip("no right to mount over /usr/lib/debug (root, util-linux)");
     }
     let room = Room::new();
     split(&room, &program);
@@ -155,7 +153,7 @@ fn the_debug_file_below_usr_lib_debug_is_found_by_its_build_id() {
          mv own.debug /usr/lib/debug/.build-id/{first}/{rest}.debug\n\
          printf 'allocate second 100 2000\\nend 7\\n' | \
          {} run -q -o x.allocsample --embedded --interval 1 -- ./own",
-        support::command().display()
+        crate::support::command().display()
     );
     let command = room.command(&[]);
     let library = command
@@ -173,10 +171,10 @@ fn the_debug_file_below_usr_lib_debug_is_found_by_its_build_id() {
     }
     let output = command.output().expect("unshare");
     if output.status.code() == Some(99) {
-        return support::skip("no right to mount (a container)");
+        return crate::support::skip("no right to mount (a container)");
     }
     assert_eq!(output.status.code(), Some(7), "{output:?}");
-    let profile = support::profile::Profile::read(&room.path("x.allocsample"));
+    let profile = crate::support::profile::Profile::read(&room.path("x.allocsample"));
     assert_eq!(profile.site("second").live_bytes, 200_000.0);
 }
 
@@ -232,7 +230,7 @@ impl Looking {
             "-fno-sanitize-recover=all",
         ];
         let Some(search) = Program::compiled_if_possible("debug_files.c", &flags) else {
-            support::skip("no compiler with sanitizers");
+            crate::support::skip("no compiler with sanitizers");
             return None;
         };
         let room = Room::without_agent();

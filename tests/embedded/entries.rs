@@ -2,16 +2,14 @@
 //! are, by jumps at the beginnings of its functions, and the program is as it was.
 #![cfg(target_arch = "x86_64")]
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
+use crate::support::profile::figure;
+use crate::support::room::stdout;
+use crate::support::talking::Talking;
+use crate::support::{Program, Room, bridge, embedded, truth};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
-use support::profile::figure;
-use support::room::stdout;
-use support::talking::Talking;
-use support::{Program, Room, bridge, embedded, truth};
 
 const EVERY: &[&str] = &["--embedded", "--interval", "1"];
 
@@ -231,7 +229,7 @@ fn a_fork_leaves_the_parents_blocks_alone_and_the_child_has_a_heap_of_its_own() 
             .next()
             .expect("the child's profile")
             .expect("a file");
-        let child = support::profile::Profile::read(&child.path());
+        let child = crate::support::profile::Profile::read(&child.path());
         assert_eq!(child.site("first").live_bytes, 210_000.0, "{name}");
     }
 }
@@ -483,7 +481,7 @@ fn an_allocator_that_cannot_be_redirected_is_left_alone_and_the_report_says_why(
         let output = room.output(&run);
         assert_eq!(output.status.code(), Some(7), "{flag}: {output:?}");
         assert_eq!(stdout(&output), "5000\n", "{flag}");
-        let profile = support::profile::Profile::read(&room.path("x.allocsample"));
+        let profile = crate::support::profile::Profile::read(&room.path("x.allocsample"));
         assert!(!bridge::has_heap(&profile, "mimalloc in toy"), "{flag}");
         // Blocks that malloc has made are in the profile.
         if flag != "-DBY_MALLOC" {
@@ -601,8 +599,8 @@ fn a_library_that_is_opened_under_a_debugger_that_came_later_is_redirected() {
     let Some(flags) = embedded::mimalloc_flags() else {
         return;
     };
-    if !support::is_installed("gdb") {
-        return support::skip("no gdb");
+    if !crate::support::is_installed("gdb") {
+        return crate::support::skip("no gdb");
     }
     let library = embedded::library("libmimalloc_inside.so", &flags);
     let mut program = opener();
@@ -619,7 +617,7 @@ fn a_library_that_is_opened_under_a_debugger_that_came_later_is_redirected() {
     let mut lines = output.lines().map_while(Result::ok);
     if !lines.by_ref().any(|line| line == "here") {
         debugger.wait().expect("gdb");
-        return support::skip("gdb cannot attach");
+        return crate::support::skip("gdb cannot attach");
     }
     program.ask(&format!("open {}", library.path().display()));
     for line in embedded::BLOCKS {
@@ -647,7 +645,7 @@ fn heap_of_toy(flags: &[&str]) -> serde_json::Value {
         (Some(7), "5000\n"),
         "{flags:?}"
     );
-    let profile = support::profile::Profile::read(&room.path("x.allocsample"));
+    let profile = crate::support::profile::Profile::read(&room.path("x.allocsample"));
     bridge::heap(&profile, "mimalloc in toy").clone()
 }
 
@@ -671,14 +669,14 @@ fn a_number_that_looks_like_a_jump_does_not_matter() {
 fn whole_jemalloc() -> Option<[String; 2]> {
     let archive = "/usr/lib/x86_64-linux-gnu/libjemalloc.a";
     if !std::path::Path::new(archive).exists() {
-        support::skip("no static jemalloc (Debian: libjemalloc-dev)");
+        crate::support::skip("no static jemalloc (Debian: libjemalloc-dev)");
         return None;
     }
     let whole = format!("-Wl,--whole-archive,{archive},--no-whole-archive");
     Some([whole, "-ldl".to_owned()])
 }
 
-fn profile_of_operators(flags: &[String]) -> support::profile::Profile {
+fn profile_of_operators(flags: &[String]) -> crate::support::profile::Profile {
     let room = Room::new();
     room.add(&compiled("jemalloc_operators.cpp", flags), "own");
     let run = ["run", "-q", "-o", "x.allocsample"];
@@ -688,11 +686,11 @@ fn profile_of_operators(flags: &[String]) -> support::profile::Profile {
         (Some(3), "2000\n"),
         "{output:?}"
     );
-    support::profile::Profile::read(&room.path("x.allocsample"))
+    crate::support::profile::Profile::read(&room.path("x.allocsample"))
 }
 
 #[track_caller]
-fn assert_site(profile: &support::profile::Profile, name: &str, size: f64, live: f64) {
+fn assert_site(profile: &crate::support::profile::Profile, name: &str, size: f64, live: f64) {
     let site = profile.site(name);
     let found = (site.allocations, site.allocated_bytes, site.live_bytes);
     assert_eq!(found, (1000.0, 1000.0 * size, live * size), "{name}");

@@ -1,14 +1,12 @@
 //! Promise: blocks that a program gets by other functions of its malloc's library, as BIND and Varnish get theirs by jemalloc's mallocx,
 //! are sampled as malloc's are, and programs that only look for such functions find none of ours.
 
-mod support;
-
 use std::process::Command;
 
-use support::attached::Attached;
-use support::profile::Profile;
-use support::talking::Talking;
-use support::{Program, Room, allocators, bridge, skip};
+use crate::support::attached::Attached;
+use crate::support::profile::Profile;
+use crate::support::talking::Talking;
+use crate::support::{Program, Room, allocators, bridge, skip};
 
 /// Flags to link with it, by its file: the slots are filled at the first call, or at the start.
 fn linked_with_jemalloc(more: &[&'static str]) -> Option<Vec<String>> {
@@ -112,6 +110,10 @@ fn a_program_that_looks_for_them_finds_none_of_ours() {
         ]
         .concat();
         let output = room.output(&run);
-        assert_eq!(support::room::stdout(&output), "none\n", "{output:?}");
+        assert_eq!(
+            crate::support::room::stdout(&output),
+            "none\n",
+            "{output:?}"
+        );
     }
 }

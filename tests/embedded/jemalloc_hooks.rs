@@ -1,18 +1,16 @@
 //! Promise: with `--embedded`, blocks of a jemalloc that is part of the program or of a library, and whose functions cannot be
-//! redirected, are sampled as malloc's are, by its hooks, and the program is as it was. (tests/entries.rs has the others.)
-
-mod support;
+//! redirected, are sampled as malloc's are, by its hooks, and the program is as it was. (tests/embedded/entries.rs has the others.)
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::attached::Attached;
+use crate::support::profile::{Profile, figure};
+use crate::support::room::stdout;
+use crate::support::talking::Talking;
+use crate::support::{Program, Room, allocators, bridge, embedded, truth};
 use serde_json::Value;
-use support::attached::Attached;
-use support::profile::{Profile, figure};
-use support::room::stdout;
-use support::talking::Talking;
-use support::{Program, Room, allocators, bridge, embedded, truth};
 
 const EVERY: &[&str] = &["--embedded", "--interval", "1"];
 

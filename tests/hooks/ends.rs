@@ -1,13 +1,11 @@
 //! Promise: a machine that reports the ends of its objects by id, many in a call, gets the same profile as one that reports each
 //! by its address.
 
-mod support;
-
+use crate::support::room::stderr;
+use crate::support::{Program, Room};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::Value;
-use support::room::stderr;
-use support::{Program, Room};
 
 /// All samples as they ended, in the order of their allocation, from each file of the recording. In place of the time of an end stands
 /// how many samples were taken before it, from which the live set at any moment follows.

@@ -1,13 +1,11 @@
 //! Promise: code that a compiler puts where other code was has its own name at each time.
 #![cfg(target_arch = "x86_64")]
 
-mod support;
-
 use std::fs;
 
-use support::profile::Profile;
-use support::room::stderr;
-use support::{Agent, Program, Room, truth};
+use crate::support::profile::Profile;
+use crate::support::room::stderr;
+use crate::support::{Agent, Program, Room, truth};
 
 /// Runs the compiler in small; its names are in the profile, and its dump is gone.
 fn profile(interval: &str) -> (Profile, truth::Truth, Room) {

@@ -1,10 +1,8 @@
 //! Promise: frames that a machine keeps itself are in the stacks, and what is broken in them loses no more than the rest
 //! of that stack.
 
-mod support;
-
-use support::profile::Profile;
-use support::{Agent, Outcome, Program};
+use crate::support::profile::Profile;
+use crate::support::{Agent, Outcome, Program};
 
 fn story(name: &str, agent: &Agent) -> Outcome {
     let run = Program::compiled("../vms/stacks.c").run().arg(name);

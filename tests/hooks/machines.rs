@@ -1,16 +1,14 @@
 //! Promise: a virtual machine that hosts the hook ABI runs as without it, and its profile is exact where it can be.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::collected::AtWork;
+use crate::support::directory::Directory;
+use crate::support::profile::figure;
+use crate::support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
 use serde_json::Value;
-use support::collected::AtWork;
-use support::directory::Directory;
-use support::profile::figure;
-use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
 
 const HEAP: &str = "org.example.vm";
 
@@ -299,7 +297,11 @@ fn a_machine_that_nobody_samples_runs_no_more_instructions() {
     let absent = instructions(&machine(), &workload, None);
     // The compiler may find it a little shorter: the slow paths are other code.
     assert!(absent < expected * 1.001, "{absent} of {expected}");
-    let off = instructions(&machine(), &workload, Some(&support::agent_library()));
+    let off = instructions(
+        &machine(),
+        &workload,
+        Some(&crate::support::agent_library()),
+    );
     let difference = (off - absent).abs() / absent;
     assert!(difference < 0.001, "{off} instead of {absent}");
 }
@@ -399,7 +401,7 @@ fn firefox_shows_a_heaps_fates_collections_and_memory() {
     outcome.assert_success();
     let path = outcome.profile().path().to_owned();
     let output = path.with_extension("firefox.json");
-    let status = Command::new(support::command())
+    let status = Command::new(crate::support::command())
         .args(["convert", "--to", "firefox", "-o"])
         .args([&output, &path])
         .status();

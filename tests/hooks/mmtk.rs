@@ -3,14 +3,12 @@
 //!
 //! Builds `tests/vms/mmtk_host`, a package of its own: two minutes the first time.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use support::profile::figure;
-use support::{Agent, Outcome, Run, scratch};
+use crate::support::profile::figure;
+use crate::support::{Agent, Outcome, Run, scratch};
 
 const HEAP: &str = "org.example.mmtk";
 const TYPES: [&str; 3] = ["Node", "Text", "Array"];

@@ -1,10 +1,8 @@
 //! Promise: each sample of a collected heap is resolved once, whatever becomes of its thread, its heap or its process.
 
-mod support;
-
+use crate::support::profile::Profile;
+use crate::support::{Agent, Outcome, Program};
 use serde_json::Value;
-use support::profile::Profile;
-use support::{Agent, Outcome, Program};
 
 fn story(name: &str) -> Outcome {
     let run = Program::compiled("../vms/pending.c").run().arg(name);

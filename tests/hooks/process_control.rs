@@ -1,11 +1,9 @@
 //! Promise: a program steers its own agent through the header, and what it asked for is done when the call returns.
 
-mod support;
-
 use std::fs;
 
-use support::profile::Profile;
-use support::{Agent, Program, Room, bridge};
+use crate::support::profile::Profile;
+use crate::support::{Agent, Program, Room, bridge};
 
 #[test]
 fn a_machine_hears_of_each_change_until_it_takes_its_heap_back() {

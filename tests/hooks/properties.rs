@@ -4,19 +4,17 @@
 //! Scripts are played by `tests/vms/script.c`, which holds each limit, each sample, each pending list and the collections
 //! against a model, after each step; here its sums are held against the profile.
 
-mod support;
-
 use std::cell::Cell;
 use std::fmt;
 use std::fs;
 use std::sync::OnceLock;
 
+use crate::support::directory::Directory;
+use crate::support::profile::Profile;
+use crate::support::{Agent, Outcome, Program};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::Value;
-use support::directory::Directory;
-use support::profile::Profile;
-use support::{Agent, Outcome, Program};
 
 /// What a machine does. The letters are `script.c`'s.
 #[derive(Clone, Debug)]

@@ -2,15 +2,13 @@
 //!
 //! Needs a CPython 2.7 and, for the first time, PyPI; says so and does nothing else where there is none.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use support::profile::figure;
-use support::{Agent, Outcome, Run, scratch, skip};
+use crate::support::profile::figure;
+use crate::support::{Agent, Outcome, Run, scratch, skip};
 
 const HEAP: &str = "rpython";
 const NODE: &str = "gcbench.Node";

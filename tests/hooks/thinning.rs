@@ -1,8 +1,6 @@
 //! Promise: what is left of a machine's samples at a longer interval follows that interval's law.
 
-mod support;
-
-use support::Program;
+use crate::support::Program;
 
 #[test]
 fn objects_are_samples_with_the_probability_of_the_longer_interval() {

@@ -1,6 +1,6 @@
 // Behaviour: allocations at the end of known chains of calls: plain, through the PLT, by qsort, from signal handlers.
 // Usage: chain plain|plt|qsort|signal|vdso|plt_signal|thread
-// Built without frame pointers. tests/stacks.rs knows the chains by the functions' names.
+// Built without frame pointers. tests/agent/stacks.rs knows the chains by the functions' names.
 #include "check.h"
 
 #include <pthread.h>

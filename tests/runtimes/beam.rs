@@ -1,16 +1,14 @@
 //! Promise: what Erlang's BEAM allocates is in the profile by allocator and function, and agrees with its own figures; the program is
 //! as it was.
 
-mod support;
-
 use std::process::Command;
 
 use serde_json::Value;
 
-use support::attached::Attached;
-use support::profile::{Profile, figure};
-use support::room::stderr;
-use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
+use crate::support::attached::Attached;
+use crate::support::profile::{Profile, figure};
+use crate::support::room::stderr;
+use crate::support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
 
 fn has_erlang() -> bool {
     let has = is_installed("erl") && is_installed("erlc");

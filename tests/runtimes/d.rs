@@ -1,11 +1,9 @@
 //! Promise: blocks of D's collector, their deaths and collections are in the profile, and the program is as it was.
 
-mod support;
-
 use std::process::Command;
 
-use support::compile::Compiled;
-use support::{Agent, Outcome, Program, Run, bridge, is_installed, skip, truth};
+use crate::support::compile::Compiled;
+use crate::support::{Agent, Outcome, Program, Run, bridge, is_installed, skip, truth};
 
 /// Compilers, with what makes them use a shared druntime.
 const COMPILERS: [(&str, &str); 2] = [

@@ -1,13 +1,11 @@
 //! Promise: .NET's objects, their types, methods, deaths and collections are in the profile, and the program is as it was.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::profile::Site;
-use support::room::stderr;
-use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
+use crate::support::profile::Site;
+use crate::support::room::stderr;
+use crate::support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
 
 /// `dotnet`, and Mono's compiler, whose programs run on it.
 fn has_dotnet() -> bool {

@@ -1,20 +1,18 @@
 //! Promise: `allocsample attach` to a Go program reads what Go's runtime samples, from outside, and leaves it as it was;
 //! `allocsample run` does so from its first allocation until its last.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::attached::Attached;
+use crate::support::profile::Profile;
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::{Program, Room, skip, truth};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::attached::Attached;
-use support::profile::Profile;
-use support::room::{assert_error, stderr, stdout};
-use support::{Program, Room, skip, truth};
 
 const SOURCE: &str = "go_heap.go";
 /// Without symbols, as most released programs are.
@@ -39,7 +37,7 @@ fn wait_until(what: &str, is_there: impl Fn() -> bool) {
 
 /// The program, built with these flags; `None`: there is no Go.
 fn start(flags: &[&str]) -> Option<Attached> {
-    if !support::compile::can_compile(SOURCE) {
+    if !crate::support::compile::can_compile(SOURCE) {
         skip("no Go (Debian: golang-go)");
         return None;
     }
@@ -139,7 +137,7 @@ fn is_right_in_a_program_that_took_no_samples(flags: &[&str]) {
 
 #[track_caller]
 fn assert_line(profile: &Profile, function: &str, mark: &str) {
-    let source = support::bridge::program(SOURCE);
+    let source = crate::support::bridge::program(SOURCE);
     let source = std::fs::read_to_string(source).expect("the program");
     let truth = source.lines().position(|line| line.contains(mark));
     let lines = profile.report["lines"].as_array().expect("lines");
@@ -266,7 +264,7 @@ fn the_profile_is_whole_if_the_program_ends_first() {
 #[test]
 fn an_agent_that_is_there_is_started_and_goes_back_to_sleep() {
     const WITH_C: &str = "go_with_c.go";
-    if !support::compile::can_compile(WITH_C) {
+    if !crate::support::compile::can_compile(WITH_C) {
         return skip("no Go (Debian: golang-go)");
     }
     let mut running = Attached::start_by(WITH_C, &[], |room| {
@@ -354,7 +352,7 @@ impl Life {
 }
 
 fn room_with(source: &str, flags: &[&str]) -> Option<Room> {
-    if !support::compile::can_compile(source) {
+    if !crate::support::compile::can_compile(source) {
         skip("no Go (Debian: golang-go)");
         return None;
     }
@@ -547,7 +545,7 @@ fn a_stopped_go_program_can_be_continued() {
         wait $command";
     let observed = format!(
         "#!/bin/sh\nexec {} run -q -o go.allocsample -- ./program signal > out\n",
-        support::command().display()
+        crate::support::command().display()
     );
     room.write_executable("observed", observed);
     let mut command = Command::new("sh");

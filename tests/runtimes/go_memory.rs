@@ -1,14 +1,12 @@
 //! Promise: what a Go heap keeps is the heap's memory, however little is alive in it.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use support::ledger::{accounts, assert_adds_up, ledger};
-use support::{Program, Room, compile, skip};
+use crate::support::ledger::{accounts, assert_adds_up, ledger};
+use crate::support::{Program, Room, compile, skip};
 
 const SOURCE: &str = "go_garbage.go";
 

@@ -1,13 +1,11 @@
 //! Promise: Guile's procedures are in the stacks of what Guile allocates, with files and lines, where its code is compiled, by its JIT
 //! or not, and the program is as it was.
 
-mod support;
-
 use std::path::PathBuf;
 use std::process::Command;
 
-use support::attached::Attached;
-use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
+use crate::support::attached::Attached;
+use crate::support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
 
 fn has_guile() -> bool {
     let has = is_installed("guile");

@@ -1,17 +1,15 @@
 //! Promise: Java's objects, types, methods and lines are in the profile, under every collector, and the program is as it
 //! was.
 
-mod support;
-
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::support::collected::{self, AtWork};
+use crate::support::compile::has_java;
+use crate::support::profile::{Profile, Site};
+use crate::support::room::{stderr, stdout};
+use crate::support::{Room, bridge, compile, truth};
 use serde_json::Value;
-use support::collected::{self, AtWork};
-use support::compile::has_java;
-use support::profile::{Profile, Site};
-use support::room::{stderr, stdout};
-use support::{Room, bridge, compile, truth};
 
 fn collectors() -> Vec<&'static str> {
     let all = [

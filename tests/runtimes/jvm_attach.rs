@@ -1,13 +1,11 @@
 //! Promise: an attach brings the heap of a running JVM in, and a detach leaves it.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
-use support::attached::Attached;
-use support::profile::Profile;
-use support::{Program, compile, is_installed, skip, truth};
+use crate::support::attached::Attached;
+use crate::support::profile::Profile;
+use crate::support::{Program, compile, is_installed, skip, truth};
 
 /// `Monitored.arraysOfPhase` makes objects of as many bytes.
 const BYTES: f64 = 1000.0;

@@ -1,13 +1,11 @@
 //! Promise: the memory of Java's heap that holds no live object is reported as garbage or free, and not as missing.
 
-mod support;
-
 use std::process::Command;
 
+use crate::support::compile;
+use crate::support::compile::has_java;
+use crate::support::room::stderr;
 use serde_json::Value;
-use support::compile;
-use support::compile::has_java;
-use support::room::stderr;
 
 /// ZGC maps its heap as shared memory, several times, so it is not among them.
 const COLLECTORS: [&str; 4] = ["UseSerialGC", "UseParallelGC", "UseG1GC", "UseShenandoahGC"];

@@ -1,10 +1,8 @@
 //! Promise: a JVM in which no thread allocates still obeys `ctl`.
 
-mod support;
-
-use support::Room;
-use support::collected::AtWork;
-use support::compile;
+use crate::support::Room;
+use crate::support::collected::AtWork;
+use crate::support::compile;
 
 /// Without a compiler, whose threads allocate now and then. Each request comes to a JVM that has done nothing since the last one.
 #[test]

@@ -1,18 +1,16 @@
 //! Promise: what the JVM's own tests assert of its sampler of objects (JEP 331, `serviceability/jvmti/HeapMonitor`) holds of
 //! profiles. The JVM seeds itself: 5 standard errors are passed by luck once in two million figures.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::compile::has_java;
+use crate::support::profile::Profile;
+use crate::support::room::{assert_error, stderr, stdout};
+use crate::support::talking::Talking;
+use crate::support::{Program, Room, compile, is_installed, truth};
 use serde_json::Value;
-use support::compile::has_java;
-use support::profile::Profile;
-use support::room::{assert_error, stderr, stdout};
-use support::talking::Talking;
-use support::{Program, Room, compile, is_installed, truth};
 
 /// `Monitored.arraysOfPhase` makes objects of as many bytes.
 const BYTES: f64 = 1000.0;
@@ -380,7 +378,7 @@ fn java_samples(profile: &Profile) -> Option<u64> {
     heap["samples"].as_u64()
 }
 
-/// Test and GC tests: what is shown of a garbage collected object, and of one that is kept, is tests/jvm.rs; here the agent is
+/// Test and GC tests: what is shown of a garbage collected object, and of one that is kept, is tests/runtimes/jvm.rs; here the agent is
 /// loaded into a JVM that runs, by the JVM's own command.
 #[test]
 fn a_jvm_that_runs_is_joined_by_its_own_command() {

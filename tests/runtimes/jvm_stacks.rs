@@ -1,12 +1,10 @@
 //! Promise: the agent's own walk of Java's stacks finds what the JVM's does, whatever is on them.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
+use crate::support::room::{stderr, stdout};
+use crate::support::{agent_library, compile, skip};
 use serde_json::Value;
-use support::room::{stderr, stdout};
-use support::{agent_library, compile, skip};
 
 /// All JDKs of this machine, where the agent walks their stacks.
 fn jdks() -> Vec<PathBuf> {

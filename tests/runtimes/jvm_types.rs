@@ -1,10 +1,8 @@
 //! Promise: every sampled object of Java's heap has its own class for a type, whatever else its line allocates.
 
-mod support;
-
+use crate::support::compile;
+use crate::support::room::stderr;
 use serde_json::{Value, json};
-use support::compile;
-use support::room::stderr;
 
 #[test]
 fn objects_of_many_classes_from_one_line_have_the_right_type_each_also_when_classes_are_unloaded() {

@@ -1,9 +1,7 @@
 //! Promise: blocks of the Boehm-Demers-Weiser collector, their deaths and collections are in the profile, and the program is as it
 //! was. Guile's sites are in guile.rs.
 
-mod support;
-
-use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip, truth};
+use crate::support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip, truth};
 
 fn has_libgc() -> bool {
     let has = ["/usr/include/gc.h", "/usr/include/gc/gc.h"]

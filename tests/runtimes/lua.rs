@@ -1,13 +1,11 @@
 //! Promise: Lua's blocks, types, functions and collections are in the profile, in coroutines too, and the program is as it
 //! was.
 
-mod support;
-
 use std::process::Output;
 
-use support::profile::{Profile, Site};
-use support::room::{stderr, stdout};
-use support::{Agent, Program, Room, bridge, is_installed, skip};
+use crate::support::profile::{Profile, Site};
+use crate::support::room::{stderr, stdout};
+use crate::support::{Agent, Program, Room, bridge, is_installed, skip};
 
 fn has_lua() -> bool {
     let has = is_installed("lua5.4");

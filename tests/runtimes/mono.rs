@@ -1,14 +1,12 @@
 //! Promise: Mono's objects, their types, methods, lines, deaths and collections are in the profile, and the program is as it
 //! was.
 
-mod support;
-
 use std::path::PathBuf;
 use std::process::Command;
 
-use support::profile::Profile;
-use support::room::stderr;
-use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
+use crate::support::profile::Profile;
+use crate::support::room::stderr;
+use crate::support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
 
 fn has_mono() -> bool {
     let has = is_installed("mono") && is_installed("mcs");

@@ -1,19 +1,17 @@
 //! Promise: objects of V8's heap, functions of JavaScript, deaths and collections are in the profile of Node.js, and the
 //! program is as it was.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::support::collected::{self, AtWork};
+use crate::support::profile::{Profile, Site};
+use crate::support::room::{stderr, stdout};
+use crate::support::{Program, Room, bridge, is_installed, skip, truth};
 use serde_json::Value;
-use support::collected::{self, AtWork};
-use support::profile::{Profile, Site};
-use support::room::{stderr, stdout};
-use support::{Program, Room, bridge, is_installed, skip, truth};
 
 /// Every Node.js that is here: the system's, and those that `scripts/setup` has from npm.
 fn nodes() -> Vec<String> {
@@ -505,7 +503,7 @@ fn workers_errors_and_children_are_no_trouble() {
         assert_eq!(output.status.code(), Some(3));
         let heap = bridge::heap(&profile, "javascript");
         assert!(heap["samples"].as_u64() > Some(100), "{heap}");
-        let (output, ..) = crate::profile(&node, &["--interval", "16K"], &["-e", throws]);
+        let (output, ..) = self::profile(&node, &["--interval", "16K"], &["-e", throws]);
         assert_eq!(output.status.code(), Some(1));
     }
 }

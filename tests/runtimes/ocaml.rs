@@ -1,16 +1,14 @@
 //! Promise: OCaml's blocks, functions, lines, deaths and collections are in the profile of a native program, and the
 //! program is as it was.
 
-mod support;
-
 use std::fs;
 use std::process::Command;
 
-use support::attached::Attached;
-use support::compile::{Compiled, has_ocaml, has_ocaml_5};
-use support::directory::Directory;
-use support::profile::{Profile, Site, figure};
-use support::{Agent, Outcome, Room, Run, bridge, compile, is_installed, truth};
+use crate::support::attached::Attached;
+use crate::support::compile::{Compiled, has_ocaml, has_ocaml_5};
+use crate::support::directory::Directory;
+use crate::support::profile::{Profile, Site, figure};
+use crate::support::{Agent, Outcome, Room, Run, bridge, compile, is_installed, truth};
 
 fn compiled(name: &str, options: &[&str]) -> Compiled {
     Compiled::in_directory(|directory| compile::ocaml(name, options, &directory.join("work")))

@@ -1,15 +1,13 @@
 //! Promise: a bridge that is written for x86-64 says so on every other processor, in every output that its heap is missing from.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use support::attached::Ends;
-use support::compile::{self, Compiled};
-use support::room::{stderr, stdout};
-use support::{Room, bridge, is_installed, skip};
+use crate::support::attached::Ends;
+use crate::support::compile::{self, Compiled};
+use crate::support::room::{stderr, stdout};
+use crate::support::{Room, bridge, is_installed, skip};
 
 const REASON: &str = "this processor is not supported, only x86-64 is";
 

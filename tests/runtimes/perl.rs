@@ -1,13 +1,11 @@
 //! Promise: Perl's subs, files and lines are in the stacks of what it allocates, in every kind of code that Perl runs, and the
 //! program is as it was.
 
-mod support;
-
 use std::process::Command;
 
-use support::attached::Attached;
-use support::room::stdout;
-use support::{Agent, Outcome, Program, Run, bridge, is_installed, skip};
+use crate::support::attached::Attached;
+use crate::support::room::stdout;
+use crate::support::{Agent, Outcome, Program, Run, bridge, is_installed, skip};
 
 /// The system's, unless the variable names another one.
 fn perl() -> Option<String> {

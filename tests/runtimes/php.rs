@@ -1,16 +1,14 @@
 //! Promise: PHP's blocks are in the profile with functions and lines, they end with their request, and the program is as it was.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use support::attached::Attached;
-use support::profile::{Profile, Site};
-use support::room::stderr;
-use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
+use crate::support::attached::Attached;
+use crate::support::profile::{Profile, Site};
+use crate::support::room::stderr;
+use crate::support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
 
 fn has_php() -> bool {
     let has = is_installed("php");

@@ -1,15 +1,13 @@
 //! Promise: PyPy as it is installed shows its objects, types, functions, survivors and collections when it is asked to,
 //! and runs, prints and collects as it did.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::directory::Directory;
-use support::profile::{Profile, figure};
-use support::{Agent, Outcome, Program, Run, bridge, regrtest, skip};
+use crate::support::directory::Directory;
+use crate::support::profile::{Profile, figure};
+use crate::support::{Agent, Outcome, Program, Run, bridge, regrtest, skip};
 
 const HEAP: &str = "pypy";
 
@@ -151,7 +149,7 @@ fn nothing_is_collected_that_would_not_be() {
         }
         // Each section of the log is a marker on the profile's clock.
         let count = "SELECT count(*) AS n FROM markers WHERE marker = 'gc-minor'";
-        let output = Command::new(support::command())
+        let output = Command::new(crate::support::command())
             .arg("query")
             .args(outcome.profile_paths())
             .args([count, "--format", "csv"])

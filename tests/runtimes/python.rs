@@ -1,18 +1,16 @@
 //! Promise: Python's functions, lines and small objects are in the profile, whichever CPython from 3.8 on runs.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::attached::Attached;
+use crate::support::collected::AtWork;
+use crate::support::profile::{Profile, Site};
+use crate::support::python::{interpreters, minor_of};
+use crate::support::room::stderr;
+use crate::support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip, truth};
 use serde_json::Value;
-use support::attached::Attached;
-use support::collected::AtWork;
-use support::profile::{Profile, Site};
-use support::python::{interpreters, minor_of};
-use support::room::stderr;
-use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip, truth};
 
 fn program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/known_sites.py")

@@ -1,11 +1,9 @@
 //! Promise: what lives in CPython's heap, and what dies, has the type that Python calls it by, in every version.
 
-mod support;
-
+use crate::support::profile::Profile;
+use crate::support::python::interpreters;
+use crate::support::{Agent, Outcome, Room, Run, bridge, truth};
 use serde_json::Value;
-use support::profile::Profile;
-use support::python::interpreters;
-use support::{Agent, Outcome, Room, Run, bridge, truth};
 
 const TYPES: usize = 11;
 

@@ -1,14 +1,12 @@
 //! Promise: R's functions are in the stacks of what it allocates, with files and lines where R keeps its sources, in every kind of
 //! code that R runs, and the program is as it was.
 
-mod support;
-
 use std::process::Command;
 
-use support::attached::Attached;
-use support::profile::Profile;
-use support::room::stdout;
-use support::{Agent, Outcome, Program, Run, bridge, is_installed, skip};
+use crate::support::attached::Attached;
+use crate::support::profile::Profile;
+use crate::support::room::stdout;
+use crate::support::{Agent, Outcome, Program, Run, bridge, is_installed, skip};
 
 /// The directory of the system's R, unless the variable names another R.
 fn home() -> Option<String> {

@@ -1,14 +1,12 @@
 //! Promise: any program, any runtime. Real programs print and return under the agent what they do without, and their
 //! profiles name functions.
 
-mod support;
-
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use support::directory::Directory;
-use support::{Agent, Outcome, Program, Run, is_installed, regrtest, skip};
+use crate::support::directory::Directory;
+use crate::support::{Agent, Outcome, Program, Run, is_installed, regrtest, skip};
 
 /// Runs a shell script both ways.
 fn script(text: &str) -> Run {
@@ -46,7 +44,7 @@ fn assert_named(outcome: &Outcome, program: &str) {
     let profiles: Vec<_> = paths
         .iter()
         .filter(is_of)
-        .map(|path| support::profile::Profile::read(path))
+        .map(|path| crate::support::profile::Profile::read(path))
         .collect();
     assert!(!profiles.is_empty(), "no profile of {program}: {paths:?}");
     let (mut named, mut all) = (0.0, 0.0);
@@ -222,7 +220,7 @@ redis-cli -s s shutdown nosave 2>/dev/null || true; wait $server; echo status $?
     let run = script(text);
     let bare = run.clone().env("SERVER_PRELOAD", "").bare();
     let outcome = run
-        .env("SERVER_PRELOAD", support::agent_library())
+        .env("SERVER_PRELOAD", crate::support::agent_library())
         .observed(&Agent::at_interval("64K"));
     assert_eq!(
         (outcome.status, outcome.text()),

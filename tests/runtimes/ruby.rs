@@ -1,17 +1,15 @@
 //! Promise: Ruby's methods and lines are in the stacks of what it allocates, its collections are told of, and the program
 //! is as it was.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::attached::Attached;
+use crate::support::collected::AtWork;
+use crate::support::room::stderr;
+use crate::support::{Agent, Outcome, Room, Run, bridge, is_installed, skip, truth};
 use serde_json::Value;
-use support::attached::Attached;
-use support::collected::AtWork;
-use support::room::stderr;
-use support::{Agent, Outcome, Room, Run, bridge, is_installed, skip, truth};
 
 /// Every Ruby that is here: the system's, and builds of other versions in target/rubies.
 fn rubies() -> Vec<String> {

@@ -1,11 +1,9 @@
 //! Promise: the profile says of a runtime's heap what the runtime has counted itself.
 
-mod support;
-
-use support::compile::{has_java, has_ocaml};
-use support::profile::Profile;
-use support::room::{stderr, stdout};
-use support::{Room, bridge, compile, is_installed, skip};
+use crate::support::compile::{has_java, has_ocaml};
+use crate::support::profile::Profile;
+use crate::support::room::{stderr, stdout};
+use crate::support::{Room, bridge, compile, is_installed, skip};
 
 /// What the program printed (bytes), and its profile.
 fn counted(room: &Room, command: &[&str]) -> (f64, Profile) {

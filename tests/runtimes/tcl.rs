@@ -1,13 +1,11 @@
 //! Promise: Tcl's procedures and methods are in the stacks of what it allocates, with files and lines, in every kind of code that Tcl
 //! runs, its own blocks are counted one by one, and the program is as it was.
 
-mod support;
-
 use std::process::Command;
 
-use support::attached::Attached;
-use support::profile::Profile;
-use support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
+use crate::support::attached::Attached;
+use crate::support::profile::Profile;
+use crate::support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
 
 /// The system's Tcl, unless the variable names another one.
 fn tclsh() -> Option<String> {

@@ -1,14 +1,12 @@
 //! Promise: tests leave nothing behind, and a failed test leaves little.
 
-mod support;
-
 use std::fs::{self, File};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
-use support::Run;
-use support::directory::{Directory, FAILED, MOST_FAILURES, MOST_KEPT_BYTES, sweep};
+use crate::support::Run;
+use crate::support::directory::{Directory, FAILED, MOST_FAILURES, MOST_KEPT_BYTES, sweep};
 
 #[test]
 fn a_directory_is_removed_with_its_owner() {

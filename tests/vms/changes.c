@@ -98,7 +98,7 @@ static void frees_are_walked_on_request(void)
 }
 
 /* A machine that draws its samples itself follows if it tells under which interval each was drawn, else its heap stays as it
- * was. What the profile makes of these is in tests/process_control.rs. */
+ * was. What the profile makes of these is in tests/hooks/process_control.rs. */
 static void drawn_samples_have_their_intervals(void)
 {
     struct listener follows = {0}, stays = {0};

@@ -1,6 +1,6 @@
 /* For bridges that move code: which bytes are one instruction, and what of it depends on where it stands.
  *
- * Only instructions that are common in such functions are known; tests/entries.rs compares each with another decoder, which
+ * Only instructions that are common in such functions are known; tests/embedded/entries.rs compares each with another decoder, which
  * would allocate here. x86-64 only. */
 #ifndef ALLOCSAMPLE_BRIDGES_INSTRUCTIONS_H
 #define ALLOCSAMPLE_BRIDGES_INSTRUCTIONS_H

@@ -1,0 +1,34 @@
+//! Language runtimes and their bridges, in programs that others use.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod beam;
+mod d;
+mod dotnet;
+mod go;
+mod go_memory;
+mod guile;
+mod jvm;
+mod jvm_attach;
+mod jvm_heap;
+mod jvm_idle;
+mod jvm_sampling;
+mod jvm_stacks;
+mod jvm_types;
+mod libgc;
+mod lua;
+mod mono;
+mod node;
+mod ocaml;
+mod other_processors;
+mod perl;
+mod php;
+mod pypy;
+mod python;
+mod python_types;
+mod r;
+mod real_programs;
+mod ruby;
+mod second_opinion;
+mod tcl;
