@@ -3,6 +3,7 @@
 //! A virtual machine that names a class does not say which file it came from. The first jar of the class path that has the
 //! class is the one that was loaded, unless the program has loaders of its own. `guava-33.0.0-jre.jar` says which version.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use crate::versions::is_unchanged;
 
 /// Further ones are not opened.
 const MOST_JARS: usize = 1000;
+const CLASS: &str = ".class";
 
 /// The jars of a process's class path.
 #[derive(Debug, Default)]
@@ -26,7 +28,9 @@ struct Jar {
     package: Option<String>,
     /// It is the program: it was given with `-jar`, or has the main class.
     is_program: bool,
-    classes: ZipArchive<BufReader<File>>,
+    /// The names of its entries: `com/google/common/cache/LocalCache$Segment.class`. The archive's own look-up reads the whole list
+    /// for a name that it does not have, which most jars do not.
+    classes: HashSet<Box<str>>,
 }
 
 impl Jars {
@@ -72,16 +76,20 @@ impl Jars {
 
 impl Jar {
     fn open(file: &Path) -> Option<Self> {
+        let archive = ZipArchive::new(BufReader::new(File::open(file).ok()?)).ok()?;
+        let names = archive.file_names().flatten();
         Some(Self {
             package: package_of(file.file_stem()?.to_str()?),
             is_program: false,
-            classes: ZipArchive::new(BufReader::new(File::open(file).ok()?)).ok()?,
+            classes: (names.filter(|name| name.ends_with(CLASS)))
+                .map(Box::from)
+                .collect(),
         })
     }
 
     fn has(&self, class: &str) -> bool {
-        let entry = format!("{}.class", class.replace('.', "/"));
-        self.classes.index_for_name(&entry).is_some()
+        let entry = class.replace('.', "/") + CLASS;
+        self.classes.contains(entry.as_str())
     }
 }
 
@@ -240,6 +248,26 @@ mod tests {
         // Every file is younger than that.
         let jars = Jars::of_command_line(&command_line, UNIX_EPOCH);
         assert_eq!(jars.package("org.slf4j.Logger"), None);
+    }
+
+    /// A look-up that read the list of each jar would compare 250 million names here.
+    #[test]
+    fn classes_that_no_jar_has_are_looked_up_without_reading_the_jars() {
+        let directory = tempfile::tempdir().unwrap();
+        let names: Vec<String> = (0..5_000).map(|at| format!("shop/C{at}.class")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let jars = ["a-1.0.jar", "b-1.0.jar"].map(|jar| directory.path().join(jar));
+        for jar in &jars {
+            write_jar(jar, &names);
+        }
+        let path = jars.map(|jar| jar.display().to_string()).join(":");
+        let command_line = ["java", "-cp", &path, "Main"].map(str::to_owned);
+        let future = SystemTime::now() + Duration::from_secs(60);
+        let jars = Jars::of_command_line(&command_line, future);
+        for at in 0..25_000 {
+            assert!(!jars.is_library(&format!("other.C{at}")));
+        }
+        assert_eq!(jars.package("shop.C4999").as_deref(), Some("a 1.0"));
     }
 
     #[test]
