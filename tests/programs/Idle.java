@@ -13,7 +13,6 @@ public class Idle {
     }
 
     public static void main(String[] arguments) throws Exception {
-        // First, as the JVM does not sample from the memory that it has set aside for this thread before it ran.
         for (int i = 0; i < 20000; i++)
             drop();
         for (int i = 0; i < cache.length; i++)

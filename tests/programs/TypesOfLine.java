@@ -32,7 +32,6 @@ public class TypesOfLine {
     }
 
     public static void main(String[] arguments) throws Exception {
-        // The JVM does not sample from the memory that it has set aside for this thread before it ran.
         for (int i = 0; i < 20000; i++) {
             drop();
         }

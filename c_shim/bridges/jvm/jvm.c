@@ -9,6 +9,7 @@
  * JVMTI.agent_load`; options.c has their options. */
 #define _GNU_SOURCE
 #include "jvm.h"
+#include "buffer.h"
 #include "collections.h"
 #include "deaths.h"
 #include "kit/resume.h"
@@ -123,18 +124,15 @@ static void begin_to_walk(environment jni)
 static void on_vm_init(environment env, environment jni, void *thread)
 {
     (void)env;
-    (void)thread;
     begin_to_watch(jni);
     begin_to_walk(jni);
+    jvm_buffer_begin(jni, thread);
 }
 
 /* The JVM's walker for native code refuses to work unless somebody hears of this. */
 static void on_class_load(environment env, environment jni, void *thread, void *class)
 {
-    (void)env;
-    (void)jni;
-    (void)thread;
-    (void)class;
+    (void)env, (void)jni, (void)thread, (void)class;
 }
 
 static void on_class_prepare(environment env, environment jni, void *thread, void *class)
@@ -212,6 +210,8 @@ static void on_sampled_object(environment env, environment jni, void *thread, vo
     allocsample_counters asked = {.size = sizeof asked};
     hooks->counters(heap, &asked);
     uint64_t interval = interval_of_sample(&asked);
+    if (UNLIKELY(jvm_buffer_is_beginning()))
+        return;
     /* The JVM goes on drawing. Its walk is most of what a sample costs. */
     if (!asked.is_on) {
         hooks->sampled_at(heap, 0, 0, 0, NULL, 0, 0);

@@ -18,6 +18,9 @@ static const struct {
 } wanted[JVM_FIELDS] = {
     [THREAD_ANCHOR] = {{"JavaThread"}, "_anchor"},
     [THREAD_STACK_BASE] = {{"JavaThread", "Thread"}, "_stack_base"},
+    [THREAD_BUFFER] = {{"Thread"}, "_tlab", .may_be_missing = true},
+    [BUFFER_TOP] = {{"ThreadLocalAllocBuffer"}, "_top", .may_be_missing = true},
+    [BUFFER_END] = {{"ThreadLocalAllocBuffer"}, "_end", .may_be_missing = true},
     [ANCHOR_SP] = {{"JavaFrameAnchor"}, "_last_Java_sp"},
     [ANCHOR_PC] = {{"JavaFrameAnchor"}, "_last_Java_pc"},
     [ANCHOR_FP] = {{"JavaFrameAnchor"}, "_last_Java_fp"},
@@ -131,7 +134,7 @@ static bool read_types(void *library, int64_t layout[JVM_FIELDS])
     return true;
 }
 
-bool jvm_layout_read(void *library, int64_t layout[JVM_FIELDS])
+static bool read_layout(void *library, int64_t layout[JVM_FIELDS])
 {
     for (size_t field = 0; field < JVM_FIELDS; field++)
         layout[field] = JVM_HAS_NO;
@@ -146,4 +149,16 @@ bool jvm_layout_read(void *library, int64_t layout[JVM_FIELDS])
     bool is_of_now = layout[BLOB_CODE_OFFSET] != JVM_HAS_NO && layout[METHOD_SCOPES_OFFSET] != JVM_HAS_NO &&
                      layout[METHOD_IMMUTABLE_DATA] != JVM_HAS_NO;
     return is_of_old || is_of_now;
+}
+
+bool jvm_layout_read(void *library, int64_t layout[JVM_FIELDS])
+{
+    /* Read once: the tables are long. By the thread that joins, of which there is one at a time. */
+    static int64_t known[JVM_FIELDS];
+    static bool is_known, is_complete;
+    if (!is_known)
+        is_complete = read_layout(library, known);
+    is_known = true;
+    memcpy(layout, known, sizeof known);
+    return is_complete;
 }

@@ -10,6 +10,10 @@ enum jvm_field {
     /* A thread that runs Java code, and where it left that: */
     THREAD_ANCHOR,
     THREAD_STACK_BASE,
+    /* its allocation buffer; */
+    THREAD_BUFFER,
+    BUFFER_TOP,
+    BUFFER_END,
     ANCHOR_SP,
     ANCHOR_PC,
     ANCHOR_FP,

@@ -15,6 +15,7 @@
  * frame whose code has been given up, which then has the address of the code that gives it up, and keeps the other beside. */
 #define _GNU_SOURCE
 #include "stack.h"
+#include "buffer.h"
 #include "kit/lock.h"
 #include "kit/memory.h"
 #include "layout.h"
@@ -23,8 +24,6 @@
 #include <string.h>
 
 #if defined(__x86_64__)
-
-enum { JNI_EXCEPTION_CLEAR = 17, JNI_GET_OBJECT_CLASS = 31, JNI_GET_FIELD_ID = 94, JNI_GET_LONG_FIELD = 101 };
 
 /* Frames of the interpreter, and those that enter Java code, in words from the frame pointer: the same in all JDKs from 8
  * on (frame_x86.hpp), and in no table. */
@@ -495,23 +494,14 @@ void jvm_stack_has_new_class(void)
 
 /* ---- start ---- */
 
-/* java.lang.Thread keeps where the JVM has its thread. */
 static bool find_thread(environment jvmti, environment jni)
 {
     void *thread = NULL;
     if (CALL(jvmti, GET_CURRENT_THREAD, (environment, void **), jvmti, &thread) != 0 || thread == NULL)
         return false;
-    void *class = ((void *(*)(environment, void *))(*jni)[JNI_GET_OBJECT_CLASS])(jni, thread);
-    void *field = ((void *(*)(environment, void *, const char *, const char *))(*jni)[JNI_GET_FIELD_ID])(jni, class, "eetop",
-                                                                                                      "J");
-    if (field == NULL) {
-        ((void (*)(environment))(*jni)[JNI_EXCEPTION_CLEAR])(jni);
-        return false;
-    }
-    int64_t address = ((int64_t(*)(environment, void *, void *))(*jni)[JNI_GET_LONG_FIELD])(jni, thread, field);
-    CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, class);
+    uintptr_t address = jvm_thread_address(jni, thread);
     CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, thread);
-    distance_of_jni = (uintptr_t)jni - (uintptr_t)address;
+    distance_of_jni = (uintptr_t)jni - address;
     return address != 0 && distance_of_jni < 4096;
 }
 
