@@ -199,7 +199,7 @@ fn is_obeyed(file: &File, path: &Path, generation: u64, mut wait: Wait) -> std::
 pub struct Wait {
     since: Instant,
     patience: Duration,
-    /// A process that has used no CPU time for this long is idle.
+    /// A process that has used next to no CPU time for this long is idle.
     idle: Duration,
     next_look: Duration,
     at_rest: Option<u64>,
@@ -231,7 +231,7 @@ impl Wait {
         if elapsed > self.next_look {
             self.next_look += self.idle;
             let now = process().and_then(running::at_rest);
-            if now.is_some() && now == self.at_rest {
+            if is_idle(self.at_rest, now, self.idle) {
                 return false;
             }
             self.at_rest = now;
@@ -239,6 +239,16 @@ impl Wait {
         std::thread::sleep(Duration::from_millis(5));
         true
     }
+}
+
+/// Whether a process that had used and has used so many nanoseconds of CPU time was at rest in between. The agent's own thread works
+/// now and then in a process that waits.
+fn is_idle(before_ns: Option<u64>, now_ns: Option<u64>, between: Duration) -> bool {
+    const MOST_OF: u128 = 100;
+    let (Some(before_ns), Some(now_ns)) = (before_ns, now_ns) else {
+        return false;
+    };
+    u128::from(now_ns.saturating_sub(before_ns)) <= between.as_nanos() / MOST_OF
 }
 
 fn word(file: &File, at: u64) -> std::io::Result<u64> {
@@ -262,6 +272,17 @@ mod tests {
         };
         assert!(thread(7, 1).replaces(request::SELECT_THREAD, 7 << 1));
         assert!(!thread(7, 1).replaces(request::SELECT_THREAD, 8 << 1));
+    }
+
+    #[test]
+    fn a_process_whose_agent_works_now_and_then_is_at_rest() {
+        let second = Duration::from_secs(1);
+        let used = |ns: u64| Some(7_000_000_000 + ns);
+        assert!(is_idle(used(0), used(0), second));
+        assert!(is_idle(used(0), used(3_000_000), second));
+        assert!(!is_idle(used(0), used(30_000_000), second));
+        assert!(!is_idle(None, used(0), second));
+        assert!(!is_idle(used(0), None, second));
     }
 
     #[test]
