@@ -17,18 +17,26 @@ static uint32_t place_of(uintptr_t thread)
     return (thread >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 60 & (FOREIGN_THREADS - 1);
 }
 
+/* Where the line was last found. */
+static uint16_t *hint_of(struct foreign_lines *lines, uintptr_t address)
+{
+    enum { PLACES = sizeof lines->places / sizeof lines->places[0] };
+    return &lines->places[(address / FOREIGN_LINE_BYTES * UINT64_C(0x9e3779b97f4a7c15) >> 32) % PLACES];
+}
+
 void foreign_lines_begin(struct foreign_lines *lines, uintptr_t thread)
 {
     struct iovec pieces[FOREIGN_LINES];
     size_t used = 0;
     uint32_t place = place_of(thread), count = lines->last[place].thread == thread ? lines->last[place].count : 0;
     lines->count = 0;
-    lines->used = 0;
+    memset(lines->used, 0, sizeof lines->used);
     if (count == 0)
         return;
     /* Lines that lie side by side are one piece: the kernel takes its time for each piece and page. */
     for (uint32_t i = 0; i < count; i++) {
         lines->addresses[i] = lines->last[place].addresses[i];
+        *hint_of(lines, lines->addresses[i]) = (uint16_t)i;
         if (i == 0 || lines->addresses[i] != lines->addresses[i - 1] + FOREIGN_LINE_BYTES)
             pieces[used++] = (struct iovec){(void *)lines->addresses[i], 0};
         pieces[used - 1].iov_len += FOREIGN_LINE_BYTES;
@@ -42,7 +50,7 @@ void foreign_lines_end(struct foreign_lines *lines, uintptr_t thread)
     uint32_t place = place_of(thread), count = 0;
     uintptr_t *last = lines->last[place].addresses;
     for (uint32_t i = 0; i < lines->count; i++) {
-        if ((lines->used >> i & 1) == 0)
+        if (!lines->used[i])
             continue;
         /* Sorts the entries, which are nearly sorted already. */
         uint32_t at = count++;
@@ -57,13 +65,13 @@ void foreign_lines_end(struct foreign_lines *lines, uintptr_t thread)
 /* The copy of a line; NULL: the line is gone, or there is no room. */
 static const uint8_t *line_at(struct foreign_lines *lines, uintptr_t address, bool *is_full)
 {
-    uint8_t *place = &lines->places[address / FOREIGN_LINE_BYTES * UINT64_C(0x9e3779b97f4a7c15) >> 56];
-    uint32_t at = *place;
+    uint16_t *hint = hint_of(lines, address);
+    uint32_t at = *hint;
     if (at >= lines->count || lines->addresses[at] != address) {
         at = 0;
         while (at < lines->count && lines->addresses[at] != address)
             at++;
-        *place = (uint8_t)at;
+        *hint = (uint16_t)at;
     }
     *is_full = at == FOREIGN_LINES;
     if (*is_full)
@@ -73,7 +81,7 @@ static const uint8_t *line_at(struct foreign_lines *lines, uintptr_t address, bo
             return NULL;
         lines->addresses[lines->count++] = address;
     }
-    lines->used |= UINT64_C(1) << at;
+    lines->used[at] = true;
     return lines->bytes[at];
 }
 

@@ -28,15 +28,16 @@ struct foreign_range {
 
 /* A power of two, no larger than a page, so that a line is there or is not. */
 #define FOREIGN_LINE_BYTES 1024
-#define FOREIGN_LINES 64
+#define FOREIGN_LINES 512
 #define FOREIGN_THREADS 16
 
-/* Copies of lines, and which lines the last walk of a thread needed. One walk at a time; zero is the right initial value. */
+/* Copies of lines, and which lines the last walk of a thread needed: R needs some 7 for every function of its stack. One walk at a
+ * time; zero is the right initial value. */
 struct foreign_lines {
     uint32_t count;
-    uint64_t used; /* a bit for each line */
+    bool used[FOREIGN_LINES];
     uintptr_t addresses[FOREIGN_LINES];
-    uint8_t places[256]; /* by a hash of the address, where the line was last found: a hint */
+    uint16_t places[4 * FOREIGN_LINES]; /* by a hash of the address, where the line was last found: a hint */
     struct {
         uintptr_t thread;
         uint32_t count;
