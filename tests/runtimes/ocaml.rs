@@ -8,7 +8,7 @@ use crate::support::attached::Attached;
 use crate::support::compile::{Compiled, has_ocaml, has_ocaml_5};
 use crate::support::directory::Directory;
 use crate::support::profile::{Profile, Site, figure};
-use crate::support::{Agent, Outcome, Room, Run, bridge, compile, is_installed, truth};
+use crate::support::{Agent, Outcome, Program, Room, Run, bridge, compile, is_installed, skip, truth};
 
 fn compiled(name: &str, options: &[&str]) -> Compiled {
     Compiled::in_directory(|directory| compile::ocaml(name, options, &directory.join("work")))
@@ -351,4 +351,22 @@ fn a_compiler_of_others_is_a_program_too() {
         .iter()
         .any(|profile| bridge::has_heap(profile, "ocaml") && profile.stacks().len() > 20);
     assert!(has_compiler, "the compiler's own functions");
+}
+
+/// The bridge reads the runtime's code on aarch64: which instructions can be moved, and which places a function reads first.
+#[test]
+fn code_of_aarch64_is_read_as_compilers_write_it() {
+    let flags = [
+        "-g",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+        concat!("-I", env!("CARGO_MANIFEST_DIR"), "/c_shim/bridges"),
+    ];
+    let Some(program) = Program::compiled_if_possible("aarch64_code.c", &flags) else {
+        skip("no compiler with sanitizers");
+        return;
+    };
+    let output = Command::new(program.path()).output().expect("the checks");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
 }

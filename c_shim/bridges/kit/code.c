@@ -5,17 +5,14 @@
  * seeing the object there. */
 #define _GNU_SOURCE
 #include "kit/code.h"
+#include "kit/aarch64.h"
+#include "kit/instructions.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#if defined(__x86_64__)
-
-enum { JUMP_NEAR = 5, JUMP_FAR = 14 };
 
 /* The file, and the offset in it, that the page at `address` was mapped from. */
 struct origin {
@@ -57,6 +54,26 @@ static void *map_copy(uintptr_t first, size_t length)
     return copy;
 }
 
+/* Code that was written is what all processors read from then on. */
+static void make_seen(const void *start, size_t length)
+{
+#if defined(__aarch64__)
+    uint64_t type;
+    uintptr_t first = (uintptr_t)start, end = first + length;
+    __asm__ volatile("mrs %0, ctr_el0" : "=r"(type));
+    uintptr_t data_line = UINT64_C(4) << (type >> 16 & 15), code_line = UINT64_C(4) << (type & 15);
+    for (uintptr_t at = first & -data_line; at < end; at += data_line)
+        __asm__ volatile("dc cvau, %0" : : "r"(at) : "memory");
+    __asm__ volatile("dsb ish" : : : "memory");
+    for (uintptr_t at = first & -code_line; at < end; at += code_line)
+        __asm__ volatile("ic ivau, %0" : : "r"(at) : "memory");
+    __asm__ volatile("dsb ish\n\tisb" : : : "memory");
+#else
+    (void)start;
+    (void)length;
+#endif
+}
+
 bool code_put(void *at, const void *bytes, size_t length)
 {
     uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)at;
@@ -67,6 +84,7 @@ bool code_put(void *at, const void *bytes, size_t length)
     /* Copies the page as it is in memory: the file may have changed. */
     memcpy(copy, (const void *)first, end - first);
     memcpy(copy + (start - first), bytes, length);
+    make_seen(copy, end - first);
     if (mprotect(copy, end - first, PROT_READ | PROT_EXEC) != 0 ||
         mremap(copy, end - first, end - first, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)first) == MAP_FAILED) {
         munmap(copy, end - first);
@@ -75,26 +93,37 @@ bool code_put(void *at, const void *bytes, size_t length)
     return true;
 }
 
+/* Old kernels take the address for advice. */
+static bool map_at(struct code_room *room, uintptr_t at)
+{
+    void *page =
+        mmap((void *)at, room->length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (page == (void *)at)
+        room->start = page;
+    else if (page != MAP_FAILED)
+        munmap(page, room->length);
+    return room->start != NULL;
+}
+
+/* Above an executable is its heap, which grows: the last resort. */
 bool code_room_open(struct code_room *room, uintptr_t object, size_t length)
 {
-    uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), step = UINT64_C(1) << 20;
+    uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), first = object & -page_bytes, step = UINT64_C(1) << 20;
     *room = (struct code_room){.length = (length + page_bytes - 1) & -page_bytes};
-    for (uintptr_t at = (object & -page_bytes) - step; at > step && object - at < UINT64_C(1) << 30; at -= step) {
-        /* Old kernels take the address for advice. */
-        void *page = mmap((void *)at, room->length, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-        if (page == (void *)at) {
-            room->start = page;
+    for (uintptr_t away = step; away < CODE_ROOM_REACH; away += step) {
+        if (first > away + step && map_at(room, first - away))
             return true;
-        }
-        if (page != MAP_FAILED)
-            munmap(page, room->length);
+    }
+    for (uintptr_t away = step; away < CODE_ROOM_REACH; away += step) {
+        if (map_at(room, first + away))
+            return true;
     }
     return false;
 }
 
 bool code_room_close(struct code_room *room)
 {
+    make_seen(room->start, room->used);
     return mprotect(room->start, room->length, PROT_READ | PROT_EXEC) == 0;
 }
 
@@ -104,12 +133,19 @@ static void add(struct code_room *room, const void *bytes, size_t length)
     room->used += length;
 }
 
+#if defined(__x86_64__)
+
 /* jmp *0(%rip), and the address behind it: it needs no register. */
 static void add_jump(struct code_room *room, uintptr_t to)
 {
-    static const uint8_t jump[JUMP_FAR - sizeof to] = {0xff, 0x25};
+    static const uint8_t jump[] = {0xff, 0x25, 0, 0, 0, 0};
     add(room, jump, sizeof jump);
     add(room, &to, sizeof to);
+}
+
+size_t code_beginning(const uint8_t *at, size_t room, size_t *distance_at)
+{
+    return instructions_of_start(at, room, CODE_JUMP_BYTES, distance_at);
 }
 
 void *code_room_original(struct code_room *room, const void *at, size_t length, size_t distance_at)
@@ -129,6 +165,59 @@ void *code_room_original(struct code_room *room, const void *at, size_t length, 
     return start;
 }
 
+/* jmp */
+static bool make_near_jump(uint8_t jump[CODE_JUMP_BYTES], uintptr_t at, uintptr_t to)
+{
+    int64_t distance = (int64_t)(to - (at + CODE_JUMP_BYTES));
+    int32_t near = (int32_t)distance;
+    jump[0] = 0xe9;
+    memcpy(jump + 1, &near, sizeof near);
+    return near == distance;
+}
+
+#else
+
+/* ldr x16, 8; br x16; and the address behind them. Functions may change x16 where they begin. */
+static void add_jump(struct code_room *room, uintptr_t to)
+{
+    static const uint32_t jump[] = {0x58000050, 0xd61f0200};
+    add(room, jump, sizeof jump);
+    add(room, &to, sizeof to);
+}
+
+/* b */
+static bool make_near_jump(uint8_t jump[CODE_JUMP_BYTES], uintptr_t at, uintptr_t to)
+{
+    int64_t distance = (int64_t)(to - at) / AARCH64_BYTES;
+    uint32_t code = 0x14000000 | ((uint32_t)distance & 0x3ffffff);
+    memcpy(jump, &code, sizeof code);
+    return distance >= -(1 << 25) && distance < 1 << 25;
+}
+
+size_t code_beginning(const uint8_t *at, size_t room, size_t *distance_at)
+{
+    uint32_t first;
+    *distance_at = 0;
+    if (room < sizeof first)
+        return 0;
+    memcpy(&first, at, sizeof first);
+    return aarch64_may_move(first) ? sizeof first : 0;
+}
+
+/* The jump back is a direct one: it may go where indirect ones may not (bti). */
+void *code_room_original(struct code_room *room, const void *at, size_t length, size_t distance_at)
+{
+    uint8_t *start = room->start + room->used, jump[CODE_JUMP_BYTES];
+    (void)distance_at;
+    add(room, at, length);
+    if (!make_near_jump(jump, (uintptr_t)room->start + room->used, (uintptr_t)at + length))
+        return NULL;
+    add(room, jump, sizeof jump);
+    return start;
+}
+
+#endif
+
 void *code_room_jump(struct code_room *room, void (*function)(void))
 {
     void *start = room->start + room->used;
@@ -138,13 +227,6 @@ void *code_room_jump(struct code_room *room, void (*function)(void))
 
 bool code_put_jump(void *at, const void *to)
 {
-    uint8_t jump[JUMP_NEAR] = {0xe9};
-    int64_t distance = (int64_t)((uintptr_t)to - ((uintptr_t)at + JUMP_NEAR));
-    int32_t near = (int32_t)distance;
-    if (near != distance)
-        return false;
-    memcpy(jump + 1, &near, sizeof near);
-    return code_put(at, jump, sizeof jump);
+    uint8_t jump[CODE_JUMP_BYTES];
+    return make_near_jump(jump, (uintptr_t)at, (uintptr_t)to) && code_put(at, jump, sizeof jump);
 }
-
-#endif

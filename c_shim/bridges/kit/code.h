@@ -15,11 +15,29 @@ struct code_room {
     size_t used, length;
 };
 
-/* Pages for `length` bytes within 1 GiB below `object`, the lowest address of an object. */
+/* How far a room is from an object at most. A jump reaches 2 GiB on x86-64 and 128 MiB on aarch64, and leaves the rest for the object. */
+#if defined(__x86_64__)
+#define CODE_ROOM_REACH (UINT64_C(1) << 30)
+#else
+#define CODE_ROOM_REACH (UINT64_C(64) << 20)
+#endif
+
+/* Pages for `length` bytes near `object`, the lowest address of an object. */
 HIDDEN bool code_room_open(struct code_room *room, uintptr_t object, size_t length);
 
 /* Makes it executable. False: the system forbids it. */
 HIDDEN bool code_room_close(struct code_room *room);
+
+/* What code_put_jump replaces. */
+#if defined(__x86_64__)
+#define CODE_JUMP_BYTES 5
+#else
+#define CODE_JUMP_BYTES 4
+#endif
+
+/* Returns how many bytes the first instructions at `at` have that a jump would replace. Reads `room` bytes at most. 0: one of them
+ * cannot be copied to another address. `distance_at` is for code_room_original. */
+HIDDEN size_t code_beginning(const uint8_t *at, size_t room, size_t *distance_at);
 
 /* Code that does what `at` begins with, `length` bytes of whole instructions, and goes on behind them. The instructions may
  * stand anywhere, but for one, which has a 32-bit distance to data after `distance_at` bytes; 0: there is none. NULL: too
@@ -29,7 +47,7 @@ HIDDEN void *code_room_original(struct code_room *room, const void *at, size_t l
 /* A jump to `function`, which is anywhere. */
 HIDDEN void *code_room_jump(struct code_room *room, void (*function)(void));
 
-/* Makes the code at `at` jump to `to`, which is in a room near it: in place of its first 5 bytes. */
+/* Makes the code at `at` jump to `to`, which is in a room near it: in place of its first CODE_JUMP_BYTES. */
 HIDDEN bool code_put_jump(void *at, const void *to);
 
 #endif

@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "ocaml.h"
 
-#if defined(__x86_64__)
-
 static _Atomic(uint64_t) count;
 
 static void report(uint32_t kind, uint64_t begin_ns, uint64_t end_ns, uint64_t looked_until_ns)
@@ -158,5 +156,3 @@ void ocaml_5_watch_collections(void)
     set(ocaml.slice_begin, on_slice_begin_5);
     set(ocaml.slice_end, on_slice_end_5);
 }
-
-#endif

@@ -5,16 +5,11 @@
 #define _GNU_SOURCE
 #include "ocaml.h"
 #include "kit/code.h"
-#include "kit/instructions.h"
 #include "kit/symbols.h"
 
 #include <string.h>
 
-#if defined(__x86_64__)
-
-enum { JUMP = 5 };
-
-static uint8_t replaced[JUMP];
+static uint8_t replaced[CODE_JUMP_BYTES];
 static struct {
     void *jump;                     /* the far part, near OCaml's code; NULL: not made */
     ocaml_start_function *original; /* does what the function did without the jump */
@@ -40,7 +35,7 @@ static bool make_room(ocaml_start_function *instead)
     if (!symbols_code_of(at, &start, &end) || !code_room_open(&room, start, ROOM))
         return false;
     void *jump = code_room_jump(&room, function);
-    size_t distance_at, length = instructions_of_start(at, (size_t)(end - (uintptr_t)at), JUMP, &distance_at);
+    size_t distance_at, length = code_beginning(at, (size_t)(end - (uintptr_t)at), &distance_at);
     void *original = length == 0 ? NULL : code_room_original(&room, at, length, distance_at);
     if (!code_room_close(&room))
         return false;
@@ -65,5 +60,3 @@ ocaml_start_function *ocaml_original_start(void)
 {
     return hook.original;
 }
-
-#endif

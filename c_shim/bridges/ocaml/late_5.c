@@ -9,9 +9,6 @@
 #include "kit/thread_pointer.h"
 
 #include <errno.h>
-#include <string.h>
-
-#if defined(__x86_64__)
 
 #define DOMAINS 256 /* a power of two */
 enum { ASKED = 1, STARTED = 2 };
@@ -85,32 +82,11 @@ static void on_interrupt(void)
     errno = error;
 }
 
-/* caml_process_external_interrupt calls the hook. It begins, after an endbr64 or not, with
- *     mov %fs:STATE, %rax; mov INTERRUPT(%rax), %rax
- * and STATE is known: so what it looks at is INTERRUPT bytes into the state. */
-static bool find_interrupt(void)
-{
-    static const uint8_t landing[] = {0xf3, 0x0f, 0x1e, 0xfa}, load_state[] = {0x64, 0x48, 0x8b, 0x04, 0x25},
-                         load_interrupt[] = {0x48, 0x8b, 0x80};
-    int32_t state, interrupt;
-    const uint8_t *at = ocaml.interrupt;
-    if (memcmp(at, landing, sizeof landing) == 0)
-        at += sizeof landing;
-    if (memcmp(at, load_state, sizeof load_state) != 0)
-        return false;
-    memcpy(&state, at + sizeof load_state, sizeof state);
-    at += sizeof load_state + sizeof state;
-    if (state != late.state_offset || memcmp(at, load_interrupt, sizeof load_interrupt) != 0)
-        return false;
-    memcpy(&interrupt, at + sizeof load_interrupt, sizeof interrupt);
-    late.interrupt_offset = (size_t)interrupt;
-    return interrupt > 0 && interrupt < 4096 && interrupt % 8 == 0;
-}
-
 bool ocaml_5_join_late(void)
 {
     late.state_offset = (const char *)ocaml.state - thread_pointer();
-    if (!find_interrupt())
+    late.interrupt_offset = ocaml_5_interrupt_offset(late.state_offset);
+    if (late.interrupt_offset == 0)
         return false;
     late.next = *ocaml.interrupt_hook;
     __atomic_store_n(ocaml.interrupt_hook, on_interrupt, __ATOMIC_RELEASE);
@@ -118,5 +94,3 @@ bool ocaml_5_join_late(void)
     ocaml_5_watch_collections();
     return true;
 }
-
-#endif

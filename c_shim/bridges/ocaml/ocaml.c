@@ -17,8 +17,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#if defined(__x86_64__)
-
 struct ocaml_runtime ocaml;
 const allocsample_hooks *ocaml_hooks;
 allocsample_heap *ocaml_heap;
@@ -160,38 +158,6 @@ static void after_fork_in_child(void)
 {
     ocaml_samples_after_fork_in_child();
 }
-
-#else
-
-/* The entry of a closure is written for x86-64. */
-static void join(void)
-{
-    static bool is_told;
-    if (is_told)
-        return;
-    is_told = true;
-    shim_services.decline("ocaml", "this processor", "is not supported, only x86-64 is");
-}
-
-static void attach(void)
-{
-    if (dlsym(RTLD_DEFAULT, "caml_memprof_start") != NULL)
-        join();
-}
-
-static void detach(void)
-{
-}
-
-static void join_if_started(void)
-{
-}
-
-static void after_fork_in_child(void)
-{
-}
-
-#endif
 
 /* libc's, which OCaml's runtime calls at its start. */
 EXPORT int sigaltstack(const stack_t *restrict stack, stack_t *restrict old)

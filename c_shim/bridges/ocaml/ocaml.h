@@ -1,13 +1,11 @@
 /* What the files of the bridge to OCaml share: ocaml.c joins the runtime, samples.c reports its samples, sampler_4.c and
- * sampler_5.c run the samplers of OCaml 4 and 5, late_5.c starts that of 5 in a running program, collections.c reports collections, and hook.c notices that the program
- * starts the sampler itself. */
+ * sampler_5.c run the samplers of OCaml 4 and 5, late_5.c starts that of 5 in a running program, places.c reads code of the runtime, collections.c reports
+ * collections, and hook.c notices that the program starts the sampler itself. */
 #ifndef ALLOCSAMPLE_BRIDGES_OCAML_H
 #define ALLOCSAMPLE_BRIDGES_OCAML_H
 
 #include "allocsample.h"
 #include "bridge.h"
-
-#if defined(__x86_64__)
 
 typedef intptr_t value;
 
@@ -109,6 +107,14 @@ HIDDEN bool ocaml_5_join_late(void);
 HIDDEN void ocaml_5_late_minor_begin(void);
 HIDDEN void ocaml_5_late_minor_end(void);
 
+/* ---- places.c ---- */
+
+/* OCaml 4: where the runtime notes that its sampler is started. NULL: not found. */
+HIDDEN int *ocaml_4_started_place(void);
+/* OCaml 5: where a domain's state has that its interrupt hook is to be called. 0: not found. `state_offset` is from a thread's
+ * thread pointer to the pointer to that state. */
+HIDDEN size_t ocaml_5_interrupt_offset(ptrdiff_t state_offset);
+
 /* ---- hook.c ---- */
 
 typedef value ocaml_start_function(value rate, value depth, value tracker);
@@ -129,7 +135,5 @@ HIDDEN void ocaml_5_watch_collections(void);
 HIDDEN bool ocaml_5_had_domains(void);
 /* Reports the domain's last slice: as the end of a cycle if the runtime has begun another one. */
 HIDDEN void ocaml_5_report_slice(void);
-
-#endif
 
 #endif

@@ -2,13 +2,9 @@
  * drawn, promoted or found dead. All of it is under OCaml's master lock. */
 #define _GNU_SOURCE
 #include "ocaml.h"
-#include "kit/symbols.h"
 #include "kit/thinning.h"
 
 #include <errno.h>
-#include <string.h>
-
-#if defined(__x86_64__)
 
 static struct {
     bool is_ours;         /* it runs, and not for the program */
@@ -47,14 +43,20 @@ __attribute__((used)) static value on_dead(value number)
     return ocaml_dead(number);
 }
 
-/* Code of closures, which have their argument in rax and keep r14 and r15, as C does. */
+/* Code of closures. On x86-64 they have their argument in rax and keep r14 and r15, as C does; on aarch64 they have it in x0 and
+ * keep x26 to x28, as C does. */
+#if defined(__x86_64__)
+#define ENTRY_CODE(NAME)                                                                                               \
+    "subq $8, %rsp\n\t.cfi_adjust_cfa_offset 8\n\tmovq %rax, %rdi\n\tcall " #NAME "\n\taddq $8, %rsp\n\t"                \
+    ".cfi_adjust_cfa_offset -8\n\tret\n\t"
+#else
+#define ENTRY_CODE(NAME) "hint #34 /* bti c */\n\tb " #NAME "\n\t"
+#endif
 #define ENTRY(NAME)                                                                                                    \
     void ocaml_4_##NAME(void);                                                                                         \
-    __asm__(".pushsection .text,\"ax\",@progbits\n\t.hidden ocaml_4_" #NAME "\n\t.globl ocaml_4_" #NAME "\n\t"         \
-            ".type ocaml_4_" #NAME ", @function\nocaml_4_" #NAME ":\n\t.cfi_startproc\n\tsubq $8, %rsp\n\t"            \
-            ".cfi_adjust_cfa_offset 8\n\tmovq %rax, %rdi\n\tcall " #NAME "\n\taddq $8, %rsp\n\t"                       \
-            ".cfi_adjust_cfa_offset -8\n\tret\n\t.cfi_endproc\n\t.size ocaml_4_" #NAME ", .-ocaml_4_" #NAME            \
-            "\n\t.popsection")
+    __asm__(".pushsection .text,\"ax\",@progbits\n\t.balign 4\n\t.hidden ocaml_4_" #NAME "\n\t.globl ocaml_4_" #NAME    \
+            "\n\t.type ocaml_4_" #NAME ", @function\nocaml_4_" #NAME ":\n\t.cfi_startproc\n\t" ENTRY_CODE(NAME)        \
+            ".cfi_endproc\n\t.size ocaml_4_" #NAME ", .-ocaml_4_" #NAME "\n\t.popsection")
 ENTRY(on_alloc);
 ENTRY(on_promoted);
 ENTRY(on_dead);
@@ -126,38 +128,17 @@ void ocaml_4_follow_late(void)
         follow(asked); /* no sample has come to do it: the interval is long, or every stack is too deep for the minor heap */
 }
 
-/* Where the runtime notes that it is started: what `stop` reads first. NULL: it does not begin as compilers have it do, by
- *     mov place(%rip), %r32      or      cmpl $0, place(%rip). */
-static int *started_place(void)
-{
-    enum { REACH = 32 };
-    const uint8_t *code;
-    memcpy(&code, &ocaml.stop, sizeof code);
-    for (const uint8_t *at = code; at < code + REACH; at++) {
-        int32_t distance;
-        memcpy(&distance, at + 2, sizeof distance);
-        const uint8_t *next = NULL;
-        if (at[0] == 0x8b && (at[1] & 0xc7) == 0x05)
-            next = at + 6;
-        else if (at[0] == 0x83 && at[1] == 0x3d && at[6] == 0)
-            next = at + 7;
-        if (next != NULL)
-            return symbols_is_data(next + distance, sizeof(int)) ? (int *)(uintptr_t)(next + distance) : NULL;
-    }
-    return NULL;
-}
-
 /* In a program that runs already. In doubt it has. */
 static bool is_started_by_program(void)
 {
-    int *place = started_place();
+    int *place = ocaml_4_started_place();
     return ocaml.is_late && (place == NULL || *place != 0);
 }
 
 /* Starts, and finds the note: it alone is 0 before, 1 after, 0 after a stop, and 1 again. */
 static void start_first(uint64_t interval)
 {
-    int *place = started_place();
+    int *place = ocaml_4_started_place();
     bool is_it = place != NULL && *place == 0;
     start(interval);
     if (is_it && *place == 1) {
@@ -183,5 +164,3 @@ void ocaml_4_start(void)
     sampler.is_ours = true;
     ocaml_4_watch_collections();
 }
-
-#endif

@@ -11,8 +11,6 @@
 #include <errno.h>
 #include <sched.h>
 
-#if defined(__x86_64__)
-
 /* Fields of a profile, and the states that it may have. */
 enum { PROFILE_STATE = 0, PROFILE_DEPTH = 3, PROFILE_WORDS = 9 };
 #define SAMPLING OCAML_INTEGER(0)
@@ -66,14 +64,20 @@ __attribute__((used)) static value on_dead_young(value number)
 
 __attribute__((used, visibility("hidden"))) void (*ocaml_5_call)(void);
 
-/* Code of closures, which have their argument in rax and run on a stack of OCaml's, which is small. The runtime's caml_c_call
- * switches to the thread's own stack, and calls the function whose address is in rax. */
+/* Code of closures, which have their argument in rax or x0, and run on a stack of OCaml's, which is small. The runtime's
+ * caml_c_call switches to the thread's own stack, and calls the function whose address is in rax or x8. */
+#if defined(__x86_64__)
+#define ENTRY_CODE(NAME) "movq %rax, %rdi\n\tleaq " #NAME "(%rip), %rax\n\tjmpq *ocaml_5_call(%rip)\n\t"
+#else
+#define ENTRY_CODE(NAME)                                                                                               \
+    "hint #34 /* bti c */\n\tadrp x8, " #NAME "\n\tadd x8, x8, :lo12:" #NAME "\n\tadrp x16, ocaml_5_call\n\t"         \
+    "ldr x16, [x16, :lo12:ocaml_5_call]\n\tbr x16\n\t"
+#endif
 #define ENTRY(NAME)                                                                                                    \
     void ocaml_5_##NAME(void);                                                                                         \
-    __asm__(".pushsection .text,\"ax\",@progbits\n\t.hidden ocaml_5_" #NAME "\n\t.globl ocaml_5_" #NAME "\n\t"         \
-            ".type ocaml_5_" #NAME ", @function\nocaml_5_" #NAME ":\n\t.cfi_startproc\n\tmovq %rax, %rdi\n\t"          \
-            "leaq " #NAME "(%rip), %rax\n\tjmpq *ocaml_5_call(%rip)\n\t.cfi_endproc\n\t"                               \
-            ".size ocaml_5_" #NAME ", .-ocaml_5_" #NAME "\n\t.popsection")
+    __asm__(".pushsection .text,\"ax\",@progbits\n\t.balign 4\n\t.hidden ocaml_5_" #NAME "\n\t.globl ocaml_5_" #NAME    \
+            "\n\t.type ocaml_5_" #NAME ", @function\nocaml_5_" #NAME ":\n\t.cfi_startproc\n\t" ENTRY_CODE(NAME)        \
+            ".cfi_endproc\n\t.size ocaml_5_" #NAME ", .-ocaml_5_" #NAME "\n\t.popsection")
 ENTRY(on_alloc);
 ENTRY(on_promoted);
 ENTRY(on_dead);
@@ -248,5 +252,3 @@ void ocaml_5_start_here(void)
     if (is_raised && atomic_load(&profile_count) == 0)
         end(OCAML_GIVEN_WAY);
 }
-
-#endif

@@ -12,8 +12,6 @@
 #include "kit/names.h"
 #include "kit/thinning.h"
 
-#if defined(__x86_64__)
-
 /* From here on, memory is outside of the heap: custom blocks' own, mapped files. */
 enum { SOURCE_CUSTOM = 2 };
 
@@ -133,5 +131,3 @@ void ocaml_samples_after_fork_in_child(void)
     lock_release(&known_lock);
     names_after_fork_in_child(&functions);
 }
-
-#endif
