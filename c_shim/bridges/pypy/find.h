@@ -25,6 +25,7 @@ struct pypy_build {
     uint32_t lock;                                     /* the interpreter's: the `ident` of the thread that holds it */
     uint32_t ident, stack;                             /* in a thread's state; the stack is vmprof's, 0: not known */
     uint32_t thread_bytes;                             /* of a thread's state */
+    uint32_t thread_key;                               /* of a thread's state, for pthread_getspecific; 0: it is thread-local memory */
     uint32_t codes, handles;                           /* the list of all code objects, and in it the weak references; 0: not known */
     uint32_t name, number, file, line;                 /* in a code object */
     uint32_t code_type, string_type;                   /* in the headers of code objects and strings */

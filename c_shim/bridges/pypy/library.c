@@ -11,10 +11,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined(__x86_64__)
-
 /* Builds that need no search. */
 static const struct pypy_build builds[] = {
+#if defined(__x86_64__)
     /* Debian 12: pypy3-lib 7.3.11+dfsg-2+deb12u3, amd64 */
     {.id = {0x28, 0x29, 0xc3, 0xe9, 0x50, 0xc6, 0x30, 0xb7, 0xa0, 0x52,
             0x43, 0x1a, 0xed, 0x23, 0xa8, 0xd8, 0x04, 0x09, 0xe8, 0x7c},
@@ -26,6 +25,30 @@ static const struct pypy_build builds[] = {
      .frames_of_code = 0x2313ac0, .lock = 0x388cb00, .ident = 0x38, .stack = 0x48, .thread_bytes = 0x50,
      .codes = 0x298a910, .handles = 0x10, .name = 0x8, .number = 0x48, .file = 0x78, .line = 0x80,
      .code_type = 0x21098, .string_type = 0x48},
+#else
+    /* Debian 12: pypy3-lib 7.3.11+dfsg-2+deb12u3, arm64 */
+    {.id = {0x1b, 0xa7, 0xc8, 0xcc, 0x63, 0x3d, 0x32, 0xf0, 0x11, 0xd5,
+            0x2c, 0xac, 0x36, 0x08, 0xb3, 0x77, 0x2f, 0x19, 0xea, 0xf7},
+     .reserve = 0x1e7b4c0, .collect = 0x1e79460, .step = 0x1e7a1e0, .entry = 0x20acbb0,
+     .log_start = 0x20dc2f0, .log_stop = 0x20dc430, .log_sections = 0x33889e8,
+     .gc = 0x25edfd0, .state = 0xc8, .threshold = 0x168, .free = 0x190, .top = 0x1b0, .large_bytes = 0x228,
+     .small_bytes = 0x25edfc8,
+     .type_names = 0x3064828, .type_ids = 0x305e5d0,
+     .lock = 0x33adb00, .ident = 0x38, .stack = 0x48, .thread_bytes = 0x50, .thread_key = 0x33af000,
+     .codes = 0x274d4f0, .handles = 0x10, .name = 0x8, .number = 0x48, .file = 0x78, .line = 0x80,
+     .code_type = 0x1f150, .string_type = 0x48},
+    /* Debian 13: pypy3 7.3.19+dfsg-2, arm64 */
+    {.id = {0xee, 0xd0, 0x2b, 0x5a, 0xab, 0x2d, 0xd2, 0xe0, 0xc1, 0x5c,
+            0xf1, 0xd8, 0x6b, 0x4b, 0xdf, 0xba, 0x28, 0x65, 0x34, 0x81},
+     .reserve = 0x2085d00, .collect = 0x2083d10, .step = 0x2084a6c, .entry = 0x2289960,
+     .log_start = 0x22d3180, .log_stop = 0x22d3300, .log_sections = 0x3680a50,
+     .gc = 0x28256f8, .state = 0xd0, .threshold = 0x170, .free = 0x198, .top = 0x1b8, .large_bytes = 0x230,
+     .small_bytes = 0x28256f0,
+     .type_names = 0x330b690, .type_ids = 0x33053d0,
+     .lock = 0x36a5ef8, .ident = 0x38, .stack = 0x48, .thread_bytes = 0x50, .thread_key = 0x36a7560,
+     .codes = 0x298fd00, .handles = 0x10, .name = 0x8, .number = 0x50, .file = 0x80, .line = 0x88,
+     .code_type = 0x229f8, .string_type = 0x48},
+#endif
 };
 
 static struct pypy_build found;
@@ -74,6 +97,8 @@ static int look_at(struct dl_phdr_info *object, size_t size, void *argument)
     return 1;
 }
 
+#if defined(__x86_64__)
+
 /* Searches the file and not the loaded library, whose pages would stay in memory. */
 static const char *search(void)
 {
@@ -96,6 +121,15 @@ static const char *search(void)
     return why;
 }
 
+#else
+
+static const char *search(void)
+{
+    return "on this processor no other build is searched for";
+}
+
+#endif
+
 const struct pypy_library *pypy_library_here(void)
 {
     dl_iterate_phdr(look_at, NULL);
@@ -111,5 +145,3 @@ const struct pypy_library *pypy_library_here(void)
     }
     return &library;
 }
-
-#endif

@@ -10,9 +10,8 @@
 #include "kit/thread_pointer.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
-
-#if defined(__x86_64__)
 
 /* Numbers of code objects are multiples of 4. Those beyond are not named: a program that makes code all the time. */
 enum { NUMBER_STEP = 4, FUNCTIONS = PYPY_COLLECTOR };
@@ -44,6 +43,7 @@ _Thread_local bool pypy_is_collecting;
 static const struct pypy_build *build;
 static uintptr_t base, library_end;
 static intptr_t thread_offset; /* of a thread's state, from what its thread-local storage is addressed by */
+static _Atomic(bool) has_key;  /* thread_key is a key: PyPy has begun */
 static int64_t (*compiled_frames)(intptr_t *found, int64_t count, intptr_t address, int capacity);
 
 /* Types by their numbers, which ascend. */
@@ -252,8 +252,21 @@ static const uint8_t *this_thread(void)
     enum { READY = 42 };
     const uint8_t *thread = (const uint8_t *)thread_pointer() + thread_offset;
     int32_t ready;
+    if (build->thread_key != 0) {
+        pthread_key_t key;
+        memcpy(&key, (const void *)(base + build->thread_key), sizeof key);
+        /* It takes no lock. */
+        thread = atomic_load_explicit(&has_key, memory_order_relaxed) ? pthread_getspecific(key) : NULL;
+    }
+    if (thread == NULL)
+        return NULL;
     memcpy(&ready, thread, sizeof ready);
     return ready == READY ? thread : NULL;
+}
+
+void pypy_names_begin(void)
+{
+    atomic_store_explicit(&has_key, true, memory_order_relaxed);
 }
 
 size_t pypy_walk(void *user, allocsample_frame *frames, size_t capacity)
@@ -440,5 +453,3 @@ bool pypy_names_make(const struct pypy_library *library)
     read_types();
     return functions != NULL && types != NULL;
 }
-
-#endif

@@ -20,8 +20,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-
 enum { BATCH = 64, STATISTIC_USED = 1 };
 /* The collector's states. */
 enum { SCANNING, MARKING, SWEEPING, FINALIZING };
@@ -333,6 +331,7 @@ __attribute__((used)) static void begin(void)
 {
     enum { NURSERY_BITS = 40 };
     void *gc = (void *)(base + build->gc);
+    pypy_names_begin();
     uintptr_t free = word_of(gc, build->free), top = word_of(gc, build->top);
     if (seen.limit != 0 || top == 0)
         return;
@@ -348,12 +347,22 @@ __attribute__((used)) static void begin(void)
 extern const void *pypy_entry HIDDEN;
 const void *pypy_entry;
 void pypy_on_entry(void);
+#if defined(__x86_64__)
 __asm__(".pushsection .text,\"ax\",@progbits\n\t.hidden pypy_on_entry\n\t.globl pypy_on_entry\n\t"
         ".type pypy_on_entry, @function\npypy_on_entry:\n\t.cfi_startproc\n\t"
         "pushq %rdi\n\t.cfi_adjust_cfa_offset 8\n\tpushq %rsi\n\t.cfi_adjust_cfa_offset 8\n\t"
         "subq $8, %rsp\n\t.cfi_adjust_cfa_offset 8\n\tcall begin\n\taddq $8, %rsp\n\t.cfi_adjust_cfa_offset -8\n\t"
         "popq %rsi\n\t.cfi_adjust_cfa_offset -8\n\tpopq %rdi\n\t.cfi_adjust_cfa_offset -8\n\t"
         "jmp *pypy_entry(%rip)\n\t.cfi_endproc\n\t.size pypy_on_entry, .-pypy_on_entry\n\t.popsection");
+#else
+__asm__(".pushsection .text,\"ax\",@progbits\n\t.balign 4\n\t.hidden pypy_on_entry\n\t.globl pypy_on_entry\n\t"
+        ".type pypy_on_entry, @function\npypy_on_entry:\n\t.cfi_startproc\n\thint #34 /* bti c */\n\t"
+        "stp x0, x1, [sp, #-32]!\n\t.cfi_adjust_cfa_offset 32\n\tstr x30, [sp, #16]\n\t.cfi_rel_offset 30, 16\n\t"
+        "bl begin\n\tldr x30, [sp, #16]\n\t.cfi_restore 30\n\t"
+        "ldp x0, x1, [sp], #32\n\t.cfi_adjust_cfa_offset -32\n\tadrp x16, pypy_entry\n\t"
+        "ldr x16, [x16, :lo12:pypy_entry]\n\tbr x16\n\t.cfi_endproc\n\t"
+        ".size pypy_on_entry, .-pypy_on_entry\n\t.popsection");
+#endif
 
 /* ---- start ---- */
 
@@ -386,7 +395,7 @@ static bool put_jumps(void)
     for (size_t i = 0; i < count; i++) {
         uint8_t *code = (uint8_t *)(base + jumps[i].at);
         jumps[i].code = code + pypy_mark_bytes(code);
-        jumps[i].length = pypy_beginning(jumps[i].code, &jumps[i].distance_at);
+        jumps[i].length = code_beginning(jumps[i].code, PYPY_BEGINNING_MOST, &jumps[i].distance_at);
         if (jumps[i].length == 0)
             return false;
         memcpy(begins[i], jumps[i].code, jumps[i].length);
@@ -420,7 +429,7 @@ static void join(void)
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     if (hooks == NULL)
         return;
-    if (library->thread == NULL) {
+    if (library->thread == NULL && library->build->thread_key == 0) {
         shim_services.decline("pypy", "PyPy's threads", "have no state where the program starts");
         return;
     }
@@ -452,27 +461,3 @@ static void join(void)
 
 /* Known by its build id: it exports no name of its own. */
 const struct bridge bridge_pypy = {.name = "pypy", .group = BRIDGE_PYPY, .join = join};
-
-#else
-
-static int is_pypy(struct dl_phdr_info *object, size_t size, void *unused)
-{
-    (void)size;
-    (void)unused;
-    return strstr(object->dlpi_name, "libpypy") != NULL;
-}
-
-/* Known builds are for x86-64. */
-static void join(void)
-{
-    static bool is_told;
-    if (is_told || dl_iterate_phdr(is_pypy, NULL) == 0)
-        return;
-    is_told = true;
-    shim_services.decline("pypy", "this processor", "is not supported, only x86-64 is");
-}
-
-/* Not only on request: otherwise the report would advise to ask for it. */
-const struct bridge bridge_pypy = {.name = "pypy", .group = BRIDGE_RUNTIME, .join = join, .attach = join};
-
-#endif

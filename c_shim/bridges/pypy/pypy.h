@@ -17,7 +17,8 @@ struct pypy_string {
 struct pypy_library {
     const struct pypy_build *build;
     uintptr_t base, end;
-    /* The calling thread's state: the library was loaded with the program, so that it is as far from each thread's own storage. */
+    /* The calling thread's state: the library was loaded with the program, so that it is as far from each thread's own storage.
+     * NULL: there is none, or the build has a key for it. */
     const void *thread;
     /* Its build is in a table; otherwise it was searched for, with these votes, and is compared with live objects. */
     bool is_verified;
@@ -29,6 +30,9 @@ HIDDEN const struct pypy_library *pypy_library_here(void);
 
 /* Reads the names of types; the walker's state. Before any code of PyPy runs. */
 HIDDEN bool pypy_names_make(const struct pypy_library *library);
+
+/* When PyPy has made its first thread's state. */
+HIDDEN void pypy_names_begin(void);
 
 /* Compares code objects, and the frames of the calling thread, with what the build should have, until that is decided: before it
  * is, there are no functions. Under the interpreter's lock, outside of a collection. */
