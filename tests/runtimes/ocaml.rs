@@ -8,7 +8,9 @@ use crate::support::attached::Attached;
 use crate::support::compile::{Compiled, has_ocaml, has_ocaml_5};
 use crate::support::directory::Directory;
 use crate::support::profile::{Profile, Site, figure};
-use crate::support::{Agent, Outcome, Program, Room, Run, bridge, compile, is_installed, skip, truth};
+use crate::support::{
+    Agent, Outcome, Program, Room, Run, bridge, compile, is_installed, skip, truth,
+};
 
 fn compiled(name: &str, options: &[&str]) -> Compiled {
     Compiled::in_directory(|directory| compile::ocaml(name, options, &directory.join("work")))

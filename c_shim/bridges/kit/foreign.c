@@ -26,7 +26,7 @@ static uint16_t *hint_of(struct foreign_lines *lines, uintptr_t address)
 
 void foreign_lines_begin(struct foreign_lines *lines, uintptr_t thread)
 {
-    struct iovec pieces[FOREIGN_LINES];
+    struct iovec *pieces = lines->pieces;
     size_t used = 0;
     uint32_t place = place_of(thread), count = lines->last[place].thread == thread ? lines->last[place].count : 0;
     lines->count = 0;

@@ -17,6 +17,7 @@
 #include "bridge.h"
 
 #include <string.h>
+#include <sys/uio.h>
 
 /* Copies `bytes` bytes; false if they are not all there. */
 HIDDEN bool foreign_copy(uintptr_t from, void *to, size_t bytes);
@@ -38,6 +39,7 @@ struct foreign_lines {
     bool used[FOREIGN_LINES];
     uintptr_t addresses[FOREIGN_LINES];
     uint16_t places[4 * FOREIGN_LINES]; /* by a hash of the address, where the line was last found: a hint */
+    struct iovec pieces[FOREIGN_LINES]; /* what is fetched: too much for a thread's stack */
     struct {
         uintptr_t thread;
         uint32_t count;

@@ -1,9 +1,7 @@
 //! Promise: a profile has what a Java program allocates first.
 
-mod support;
-
-use support::profile::Profile;
-use support::{Room, compile};
+use crate::support::profile::Profile;
+use crate::support::{Room, compile};
 
 /// The main thread has a buffer of up to 2 MB before the JVM begins to sample, and these objects fit into it.
 #[test]

@@ -1,13 +1,11 @@
 //! Promise: a sample below a deep stack of R does not take a system call for every object that it reads.
 
-mod support;
-
 use std::fs;
 use std::process::Command;
 
-use support::profile::Profile;
-use support::room::stdout;
-use support::{Room, bridge, is_installed, skip};
+use crate::support::profile::Profile;
+use crate::support::room::stdout;
+use crate::support::{Room, bridge, is_installed, skip};
 
 /// A walk of this stack reads some 150 lines of R's memory. The next one has nearly all of them by one call.
 #[test]
