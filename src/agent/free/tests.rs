@@ -68,6 +68,22 @@ fn a_block_that_was_not_freed_after_all_is_live_again() {
 }
 
 #[test]
+fn a_block_that_was_freed_past_us_ends_when_its_address_is_handed_out_again() {
+    let trial = Trial::begin(agent!(), EVERY);
+    let thread = trial.thread();
+    let lost = || trial.recording().ring.lost()[LostReason::FreeRingFull as usize];
+    let first = trial.alloc(thread, 0x1000, 24).unwrap();
+    trial.alloc(thread, 0x1000, 24).unwrap();
+    assert_eq!(trial.frees(), [(first.0, 1)]);
+    assert_eq!(lost(), (0, 0));
+    // There is no room for the end of the second one, nor for a third.
+    trial.fill_ring();
+    assert_eq!(trial.alloc(thread, 0x1000, 24), None);
+    assert_eq!(lost(), (1, 0));
+    assert_eq!(trial.agent.take_sampled(0x1000), 0);
+}
+
+#[test]
 fn what_was_taken_in_another_epoch_is_no_sample_of_this_one() {
     let trial = Trial::begin(agent!(), EVERY);
     let thread = trial.thread();
