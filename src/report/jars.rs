@@ -250,26 +250,6 @@ mod tests {
         assert_eq!(jars.package("org.slf4j.Logger"), None);
     }
 
-    /// A look-up that read the list of each jar would compare 250 million names here.
-    #[test]
-    fn classes_that_no_jar_has_are_looked_up_without_reading_the_jars() {
-        let directory = tempfile::tempdir().unwrap();
-        let names: Vec<String> = (0..5_000).map(|at| format!("shop/C{at}.class")).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let jars = ["a-1.0.jar", "b-1.0.jar"].map(|jar| directory.path().join(jar));
-        for jar in &jars {
-            write_jar(jar, &names);
-        }
-        let path = jars.map(|jar| jar.display().to_string()).join(":");
-        let command_line = ["java", "-cp", &path, "Main"].map(str::to_owned);
-        let future = SystemTime::now() + Duration::from_secs(60);
-        let jars = Jars::of_command_line(&command_line, future);
-        for at in 0..25_000 {
-            assert!(!jars.is_library(&format!("other.C{at}")));
-        }
-        assert_eq!(jars.package("shop.C4999").as_deref(), Some("a 1.0"));
-    }
-
     #[test]
     fn the_class_path_is_what_the_virtual_machine_takes_for_it() {
         let jars = |arguments: &[&str]| -> Vec<String> {
