@@ -40,7 +40,7 @@ impl Directory {
     pub fn new() -> Directory {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let runs = scratch().join("runs");
-        begin(&runs);
+        begin();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = runs.join(format!("{}.{number}", std::process::id()));
         for name in ["work", "profiles"] {
@@ -73,10 +73,10 @@ impl Drop for Directory {
 }
 
 /// What must happen once in a test process before it runs programs.
-fn begin(runs: &Path) {
+pub fn begin() {
     static BEGIN: Once = Once::new();
     BEGIN.call_once(|| {
-        sweep(runs);
+        sweep(&scratch().join("runs"));
         // The programs inherit it. A test that needs another limit sets its own.
         let Rlimit { maximum, .. } = getrlimit(Resource::Fsize);
         let current = Some(maximum.unwrap_or(u64::MAX).min(MOST_WRITTEN_BYTES));

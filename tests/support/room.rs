@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use super::{Program, agent_library, command, copy};
+use super::{Program, agent_library, command, copy, directory};
 
 /// A working directory, empty at first.
 pub struct Room {
@@ -18,6 +18,7 @@ pub struct Room {
 impl Room {
     /// With the agent.
     pub fn new() -> Room {
+        directory::begin();
         Room {
             directory: tempfile::tempdir().unwrap(),
             agent: agent_library(),
