@@ -378,8 +378,8 @@ fn java_samples(profile: &Profile) -> Option<u64> {
     heap["samples"].as_u64()
 }
 
-/// Test and GC tests: what is shown of a garbage collected object, and of one that is kept, is tests/runtimes/jvm.rs; here the agent is
-/// loaded into a JVM that runs, by the JVM's own command.
+/// The JVM's tests of collected and of kept objects have their counterparts in tests/runtimes/jvm.rs. Here the JVM's own command loads
+/// the agent into a running JVM.
 #[test]
 fn a_jvm_that_runs_is_joined_by_its_own_command() {
     const COUNT: u32 = 400_000;

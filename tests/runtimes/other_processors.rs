@@ -1,4 +1,4 @@
-//! Promise: what is written for x86-64 alone says so on every other processor.
+//! Promise: on other processors than x86-64, `--embedded` says that it can redirect no function.
 
 use std::fs;
 

@@ -1,11 +1,12 @@
 /* The allocation buffer that the main thread has when the JVM begins to sample.
  *
- * A thread allocates from a buffer of its own, up to 2 MB of it, by moving a pointer. The JVM takes samples by ending the buffer early,
- * at the next sample point. It chooses that point in its slow path, so a buffer from before sampling began has none, and all that the
- * main thread allocates at first would be missing. So this takes the slow path once: by an array that is one header too large for the
- * rest of the buffer. The JVM allocates it elsewhere, keeps the buffer, and chooses a sample point in it. The array is garbage at once.
+ * A thread allocates from its own buffer of up to 2 MB by moving a pointer. To sample, the JVM ends the buffer early, at the next
+ * sample point. It chooses that point in its slow path, so a buffer from before sampling has none, and everything that the
+ * main thread allocates from it would be missing. jvm_buffer_begin therefore takes the slow path once, with an array that is one
+ * header too large for the rest of the buffer: the JVM allocates the array elsewhere, keeps the buffer, and chooses a sample
+ * point in it. The array is garbage at once.
  *
- * Other threads' buffers stay as they are: only their own threads could do the same. */
+ * Buffers of other threads stay as they are: only their own threads could do the same. */
 #define _GNU_SOURCE
 #include "buffer.h"
 #include "layout.h"
@@ -13,7 +14,7 @@
 #include <dlfcn.h>
 
 enum { JNI_EXCEPTION_CLEAR = 17, JNI_GET_OBJECT_CLASS = 31, JNI_GET_FIELD_ID = 94, JNI_GET_LONG_FIELD = 101, JNI_NEW_BYTE_ARRAY = 176 };
-/* Larger buffers are made by options only. */
+/* Only options make larger buffers. */
 #define MOST_BYTES (INT64_C(4) << 20)
 
 static _Thread_local bool is_beginning;
@@ -23,7 +24,7 @@ bool jvm_buffer_is_beginning(void)
     return is_beginning;
 }
 
-/* java.lang.Thread keeps where the JVM has its thread. */
+/* java.lang.Thread has the address of the JVM's own thread in a field. */
 uintptr_t jvm_thread_address(environment jni, void *thread)
 {
     void *class = ((void *(*)(environment, void *))(*jni)[JNI_GET_OBJECT_CLASS])(jni, thread);
@@ -37,7 +38,7 @@ uintptr_t jvm_thread_address(environment jni, void *thread)
     return (uintptr_t)address;
 }
 
-/* What is left of the thread's buffer. */
+/* Bytes left in the thread's buffer. */
 static int64_t bytes_left(uintptr_t thread, const int64_t layout[JVM_FIELDS])
 {
     uintptr_t buffer = thread + (uintptr_t)layout[THREAD_BUFFER];

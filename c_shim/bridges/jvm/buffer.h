@@ -4,11 +4,11 @@
 
 #include "jvm.h"
 
-/* Has the JVM sample from the calling thread's buffer, too. In VM_INIT, with the event of sampled objects on. */
+/* Makes the JVM sample from the calling thread's buffer, too. To be called in VM_INIT, with the event of sampled objects enabled. */
 HIDDEN void jvm_buffer_begin(environment jni, void *thread);
-/* Where the JVM has a thread of Java's; 0: not known. Where Java code may run. */
+/* The address of the JVM's own thread behind a java.lang.Thread; 0: not known. To be called where Java code may run. */
 HIDDEN uintptr_t jvm_thread_address(environment jni, void *thread);
-/* Whether the calling thread's sampled object is none of the program's. */
+/* Whether the object being sampled on the calling thread is the array of jvm_buffer_begin. */
 HIDDEN bool jvm_buffer_is_beginning(void);
 
 #endif

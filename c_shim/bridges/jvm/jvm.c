@@ -132,7 +132,10 @@ static void on_vm_init(environment env, environment jni, void *thread)
 /* The JVM's walker for native code refuses to work unless somebody hears of this. */
 static void on_class_load(environment env, environment jni, void *thread, void *class)
 {
-    (void)env, (void)jni, (void)thread, (void)class;
+    (void)env;
+    (void)jni;
+    (void)thread;
+    (void)class;
 }
 
 static void on_class_prepare(environment env, environment jni, void *thread, void *class)

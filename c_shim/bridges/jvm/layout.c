@@ -153,7 +153,7 @@ static bool read_layout(void *library, int64_t layout[JVM_FIELDS])
 
 bool jvm_layout_read(void *library, int64_t layout[JVM_FIELDS])
 {
-    /* Read once: the tables are long. By the thread that joins, of which there is one at a time. */
+    /* The tables are long, so they are read only once. No lock: only the thread that joins the JVM reads them. */
     static int64_t known[JVM_FIELDS];
     static bool is_known, is_complete;
     if (!is_known)

@@ -11,13 +11,13 @@
 
 #define AARCH64_BYTES 4 /* of an instruction */
 
-/* Marks that do nothing else (nop, bti), and signatures of return addresses (paciasp). */
+/* nop, bti, and paciasp, which signs the return address: hints to the processor, which change no other register. */
 static inline bool aarch64_is_hint(uint32_t code)
 {
     return (code & 0xfffff01f) == 0xd503201f;
 }
 
-/* Whether the instruction does the same at any address: it neither branches, nor uses the address that it has itself. */
+/* Whether the instruction does the same at any address: it does not branch, and does not depend on its own address. */
 static inline bool aarch64_may_move(uint32_t code)
 {
     bool is_reserved = (code & 0x1e000000) == 0, is_branch = (code & 0x1c000000) == 0x14000000;
@@ -25,7 +25,8 @@ static inline bool aarch64_may_move(uint32_t code)
     return aarch64_is_hint(code) || (!is_reserved && !is_branch && !is_address && !is_literal);
 }
 
-/* What is known of a register: nothing, its number, or the distance from the thread pointer or from something that was loaded. */
+/* What is known about a register's content: nothing, the number itself, or how far it is from the thread pointer or from a pointer
+ * that was loaded. */
 enum aarch64_known { AARCH64_UNKNOWN, AARCH64_NUMBER, AARCH64_THREAD, AARCH64_LOADED };
 struct aarch64_value {
     enum aarch64_known known;
@@ -33,10 +34,10 @@ struct aarch64_value {
 };
 
 struct aarch64_registers {
-    struct aarch64_value of[32]; /* the last one is sp or zero, and never known */
+    struct aarch64_value of[32]; /* the last one is sp or zero, and is never known */
 };
 
-/* Where an instruction loads from, and how many bytes; 0: it does not load, or in a way that is not followed. */
+/* The place that an instruction loads from, and how many bytes. 0 bytes: it loads nothing, or in a way that is not decoded here. */
 struct aarch64_load {
     struct aarch64_value from;
     unsigned bytes, to;
@@ -74,7 +75,7 @@ static inline struct aarch64_load aarch64_load_of(uint32_t code, const struct aa
     return load;
 }
 
-/* Follows one instruction at `address`. Returns its load, and forgets the register that is loaded. */
+/* Applies the instruction at `address` to the registers. Returns its load; the register that it loads is unknown from then on. */
 static inline struct aarch64_load aarch64_follow(struct aarch64_registers *registers, uint32_t code, uint64_t address)
 {
     struct aarch64_load load = aarch64_load_of(code, registers);
@@ -110,7 +111,7 @@ static inline struct aarch64_load aarch64_follow(struct aarch64_registers *regis
     return load;
 }
 
-/* Whether the instruction after this one may be another than the next. */
+/* Whether another instruction than the next one may follow. */
 static inline bool aarch64_is_branch(uint32_t code)
 {
     return (code & 0x1c000000) == 0x14000000 && (code & 0xffc00000) != 0xd5000000;
@@ -124,7 +125,7 @@ struct aarch64_walk {
     struct aarch64_load load; /* of the last one */
 };
 
-/* Follows the next instruction; false: what is looked for is not among the first, or the function goes on elsewhere. */
+/* Applies the next instruction. Returns false after the first 24 instructions, and at a branch. */
 static inline bool aarch64_next(struct aarch64_walk *walk)
 {
     enum { REACH = 24 };
@@ -140,7 +141,7 @@ static inline bool aarch64_next(struct aarch64_walk *walk)
 /* Whether `bytes` from here on are data of a loaded object. */
 typedef bool aarch64_is_data(const void *at, size_t bytes);
 
-/* The first 32-bit number that a function reads from a place of its own; NULL: not found. */
+/* The variable that a function reads its first 32-bit number from; NULL: not found. */
 static inline int *aarch64_first_int(const void *function, aarch64_is_data *is_data)
 {
     struct aarch64_walk walk = {.function = function};
@@ -152,8 +153,8 @@ static inline int *aarch64_first_int(const void *function, aarch64_is_data *is_d
     return NULL;
 }
 
-/* A function loads a pointer from the thread's own memory, `offset` bytes from the thread pointer, and then a word from where that
- * leads. Returns how far into it; 0: not found, or the first word. */
+/* For a function that loads a pointer from `offset` bytes behind the thread pointer, and then a word of what it points to. Returns
+ * the offset of that word; 0: not found, or the first word. */
 static inline uint64_t aarch64_first_field(const void *function, uint64_t offset, aarch64_is_data *is_data)
 {
     struct aarch64_walk walk = {.function = function};
@@ -167,7 +168,7 @@ static inline uint64_t aarch64_first_field(const void *function, uint64_t offset
         if (from.known == AARCH64_THREAD && from.number == offset) {
             *to = (struct aarch64_value){AARCH64_LOADED, 0};
         } else if (from.known == AARCH64_NUMBER && is_data(place, sizeof to->number)) {
-            /* How far the pointer is, where the loader has written it. */
+            /* An offset from the thread pointer, which the loader has written there. */
             to->known = AARCH64_NUMBER;
             memcpy(&to->number, place, sizeof to->number);
         }

@@ -54,7 +54,7 @@ static void *map_copy(uintptr_t first, size_t length)
     return copy;
 }
 
-/* Code that was written is what all processors read from then on. */
+/* Makes all processors read the code that was just written. */
 static void make_seen(const void *start, size_t length)
 {
 #if defined(__aarch64__)
@@ -105,7 +105,7 @@ static bool map_at(struct code_room *room, uintptr_t at)
     return room->start != NULL;
 }
 
-/* Above an executable is its heap, which grows: the last resort. */
+/* Below the object if possible: the heap of an executable grows above it. */
 bool code_room_open(struct code_room *room, uintptr_t object, size_t length)
 {
     uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), first = object & -page_bytes, step = UINT64_C(1) << 20;

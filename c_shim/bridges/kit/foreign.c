@@ -17,7 +17,7 @@ static uint32_t place_of(uintptr_t thread)
     return (thread >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 60 & (FOREIGN_THREADS - 1);
 }
 
-/* Where the line was last found. */
+/* The place in `places` for a line. */
 static uint16_t *hint_of(struct foreign_lines *lines, uintptr_t address)
 {
     enum { PLACES = sizeof lines->places / sizeof lines->places[0] };

@@ -32,14 +32,14 @@ struct foreign_range {
 #define FOREIGN_LINES 512
 #define FOREIGN_THREADS 16
 
-/* Copies of lines, and which lines the last walk of a thread needed: R needs some 7 for every function of its stack. One walk at a
- * time; zero is the right initial value. */
+/* Copies of lines, and which lines the last walk of each thread needed. R needs some 7 for every function on its stack. For one walk
+ * at a time; starts as zeros. */
 struct foreign_lines {
     uint32_t count;
     bool used[FOREIGN_LINES];
     uintptr_t addresses[FOREIGN_LINES];
     uint16_t places[4 * FOREIGN_LINES]; /* by a hash of the address, where the line was last found: a hint */
-    struct iovec pieces[FOREIGN_LINES]; /* what is fetched: too much for a thread's stack */
+    struct iovec pieces[FOREIGN_LINES]; /* for the next fetch: too large for a thread's stack */
     struct {
         uintptr_t thread;
         uint32_t count;

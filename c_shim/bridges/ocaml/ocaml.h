@@ -1,6 +1,6 @@
 /* What the files of the bridge to OCaml share: ocaml.c joins the runtime, samples.c reports its samples, sampler_4.c and
- * sampler_5.c run the samplers of OCaml 4 and 5, late_5.c starts that of 5 in a running program, places.c reads code of the runtime, collections.c reports
- * collections, and hook.c notices that the program starts the sampler itself. */
+ * sampler_5.c run the samplers of OCaml 4 and 5, late_5.c starts that of 5 in a running program, places.c finds variables without a
+ * symbol, collections.c reports collections, and hook.c notices that the program starts the sampler itself. */
 #ifndef ALLOCSAMPLE_BRIDGES_OCAML_H
 #define ALLOCSAMPLE_BRIDGES_OCAML_H
 
@@ -109,10 +109,10 @@ HIDDEN void ocaml_5_late_minor_end(void);
 
 /* ---- places.c ---- */
 
-/* OCaml 4: where the runtime notes that its sampler is started. NULL: not found. */
+/* OCaml 4: the variable that says whether the runtime's sampler is started. NULL: not found. */
 HIDDEN int *ocaml_4_started_place(void);
-/* OCaml 5: where a domain's state has that its interrupt hook is to be called. 0: not found. `state_offset` is from a thread's
- * thread pointer to the pointer to that state. */
+/* OCaml 5: the offset, in a domain's state, of the flag that asks for its interrupt hook. 0: not found. `state_offset` is the distance
+ * from the thread pointer to the pointer to that state. */
 HIDDEN size_t ocaml_5_interrupt_offset(ptrdiff_t state_offset);
 
 /* ---- hook.c ---- */

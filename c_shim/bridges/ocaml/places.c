@@ -1,4 +1,4 @@
-/* Finds variables of OCaml's runtime that have no symbol, in the first instructions of functions that read them. */
+/* Finds variables of OCaml's runtime that have no symbol, by the first instructions of functions that read them. */
 #define _GNU_SOURCE
 #include "kit/symbols.h"
 #include "ocaml.h"

@@ -31,7 +31,7 @@ HIDDEN const struct pypy_library *pypy_library_here(void);
 /* Reads the names of types; the walker's state. Before any code of PyPy runs. */
 HIDDEN bool pypy_names_make(const struct pypy_library *library);
 
-/* When PyPy has made its first thread's state. */
+/* To be called once PyPy has made the state of its first thread. */
 HIDDEN void pypy_names_begin(void);
 
 /* Compares code objects, and the frames of the calling thread, with what the build should have, until that is decided: before it
