@@ -67,7 +67,7 @@ impl Numbers {
         Some(start + found?)
     }
 
-    /// Which of some rows, at most 64, have such a number: a bit each, that of the first row lowest.
+    /// A bit for each of at most 64 rows, set if the number satisfies `is_such`. The lowest bit is that of the first row.
     #[inline]
     pub(crate) fn mask(&self, rows: Range<usize>, is_such: impl Fn(u64) -> bool) -> u64 {
         fn mask<T: Copy + Into<u64>>(rows: Option<&[T]>, is_such: impl Fn(u64) -> bool) -> u64 {

@@ -28,8 +28,8 @@ struct Jar {
     package: Option<String>,
     /// It is the program: it was given with `-jar`, or has the main class.
     is_program: bool,
-    /// The names of its entries: `com/google/common/cache/LocalCache$Segment.class`. The archive's own look-up reads the whole list
-    /// for a name that it does not have, which most jars do not.
+    /// The names of its classes: `com/google/common/cache/LocalCache$Segment.class`. In a set, because the archive's own lookup reads
+    /// its whole list for a name that is missing, and every class is missing from most jars.
     classes: HashSet<Box<str>>,
 }
 
