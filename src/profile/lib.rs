@@ -92,6 +92,7 @@ mod samples;
 mod series;
 mod stacks;
 mod symbolize;
+mod uses;
 mod vm;
 mod weights;
 

@@ -11,6 +11,7 @@ use allocsample_record::{ChunkKind, Location, ModuleId, SymbolFrame, VmFrame};
 use rustc_hash::FxHashSet;
 
 use crate::model::{Profile, Tick};
+use crate::uses::Uses;
 use crate::vm::{Function, Gc, Marker, Statistic, Type, Value};
 
 /// Frames of the deepest stack that an agent records.
@@ -150,26 +151,15 @@ impl Profile {
     }
 
     /// Whether what its stacks and their names expand to is within the limits. `held_bytes` is what it takes already.
-    pub(crate) fn is_proportionate(&self, limits: &Limits, held_bytes: u64) -> bool {
+    pub(crate) fn is_proportionate(&self, limits: &Limits, held_bytes: u64, uses: &Uses) -> bool {
         let mut names = Names::default();
         let places: Vec<(u64, u64)> = (self.stacks.places().iter())
             .map(|&place| names.of_place(self, place))
             .collect();
-        // First how often each stack is there, in a row that is small enough for the processor's caches.
-        let mut counts = vec![0u32; self.stacks.nodes().len() + 1];
-        let stacks = self.samples.iter().map(|sample| sample.stack);
-        let stacks = stacks.chain(self.ticks.iter().map(|tick| tick.stack));
-        let stacks = stacks.chain(self.mappings.iter().map(|call| call.stack));
-        let stacks = stacks.chain(self.pages.samples.iter().map(|page| page.stack));
-        for stack in stacks.chain(self.free_stacks.iter().map(|&(_, stack)| stack)) {
-            if let Some(count) = counts.get_mut(stack.0 as usize) {
-                *count = count.saturating_add(1);
-            }
-        }
         // Of each stack: its frames and their text.
         let mut sums: Vec<(u64, u64)> = Vec::with_capacity(self.stacks.nodes().len());
         let (mut frames_in_all, mut text_in_all) = (0u64, 0u64);
-        for (number, &count) in (1..=self.stacks.count()).zip(&counts[1..]) {
+        for (number, &count) in (1..=self.stacks.count()).zip(uses.counts.iter().skip(1)) {
             let Some((caller, place)) = self.stacks.parent_and_place(crate::StackId(number)) else {
                 break;
             };
@@ -298,8 +288,10 @@ mod tests {
                 });
             }
         }
-        let is_proportionate =
-            |file_bytes| profile.is_proportionate(&Limits::of(file_bytes), profile.held_bytes());
+        let uses = Uses::of(&profile);
+        let is_proportionate = |file_bytes| {
+            profile.is_proportionate(&Limits::of(file_bytes), profile.held_bytes(), &uses)
+        };
         assert!(is_proportionate(1_900_000));
         assert!(!is_proportionate(19_000));
     }

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use rayon::prelude::*;
+
 use crate::limits::make_room;
 
 /// Whole numbers, found by row.
@@ -145,6 +147,19 @@ impl Numbers {
         }
     }
 
+    /// Replaces the number of every row. No number that changes may become one above `largest`.
+    pub(crate) fn map(&mut self, largest: u64, new: impl Fn(usize, u64) -> u64 + Sync) {
+        self.fit(largest);
+        // After `fit`, no cast loses a bit.
+        match self {
+            Self::Zeros(_) => {}
+            Self::Bytes(rows) => map(rows, |row, it| new(row, it.into()) as u8),
+            Self::Halves(rows) => map(rows, |row, it| new(row, it.into()) as u16),
+            Self::Words(rows) => map(rows, |row, it| new(row, it.into()) as u32),
+            Self::Doubles(rows) => map(rows, new),
+        }
+    }
+
     /// Bytes of memory that it takes.
     pub(crate) fn held_bytes(&self) -> u64 {
         let bytes = match self {
@@ -196,6 +211,13 @@ fn extend<T>(rows: &mut Vec<T>, numbers: &[u64], narrowed: impl Fn(u64) -> T) {
 fn extend_with<T: Copy>(rows: &mut Vec<T>, count: usize, number: T) {
     make_room(rows, count);
     rows.resize(rows.len() + count, number);
+}
+
+fn map<T: Copy + Send>(rows: &mut [T], new: impl Fn(usize, T) -> T + Sync) {
+    /// Fewer are done before a thread has begun.
+    const LEAST: usize = 1 << 16;
+    let rows = rows.par_iter_mut().with_min_len(LEAST).enumerate();
+    rows.for_each(|(row, it)| *it = new(row, *it));
 }
 
 #[inline]

@@ -17,6 +17,7 @@ use crate::chunks::{ChunkReader, Events, PackedChunk, Payload, Piece};
 use crate::limits::{LARGEST_RING, Limits};
 use crate::model::{Damage, Lost, Profile, Stopped};
 use crate::parts::{self, Files};
+use crate::uses::Uses;
 
 /// Why a file is no profile that can be read. The path is for the caller to name.
 #[derive(Debug, thiserror::Error)]
@@ -225,10 +226,11 @@ pub(crate) fn read_files(
         return Err(ReadError::OutOfProportion);
     }
     profile.name_code_again();
-    if !profile.is_proportionate(&limits, held_bytes) {
+    let uses = Uses::of(&profile);
+    if !profile.is_proportionate(&limits, held_bytes, &uses) {
         return Err(ReadError::OutOfProportion);
     }
-    profile.end_stacks_without_root();
+    profile.end_stacks(uses);
     Ok((profile, chunks))
 }
 

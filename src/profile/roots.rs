@@ -8,22 +8,28 @@ use allocsample_record::{Location, ModuleId, SampleFlags, StackId};
 use crate::frames::Frame;
 use crate::model::Profile;
 use crate::stacks::StackTable;
+use crate::uses::Uses;
 
 /// Why the root of a stack is missing, by the number that is the offset of its location.
 const REASONS: [&str; 3] = ["(truncated)", "(unwind failed)", "(no stack)"];
-const TRUNCATED: u64 = 0;
-const UNWIND_FAILED: u64 = 1;
-const NO_STACK: u64 = 2;
+const TRUNCATED: usize = 0;
+const UNWIND_FAILED: usize = 1;
+const NO_STACK: usize = 2;
 
-fn missing_root(stack: StackId, flags: SampleFlags) -> Option<u64> {
+/// The stack has its root.
+pub(crate) const WHOLE: usize = REASONS.len();
+
+/// How a stack ends: the reason why its root is missing, or [`WHOLE`].
+#[inline]
+pub(crate) fn end_of(stack: StackId, flags: SampleFlags) -> usize {
     if flags.contains(SampleFlags::TRUNCATED) {
-        Some(TRUNCATED)
+        TRUNCATED
     } else if flags.contains(SampleFlags::UNWIND_FAILED) {
-        Some(UNWIND_FAILED)
+        UNWIND_FAILED
     } else if stack == StackId::EMPTY {
-        Some(NO_STACK)
+        NO_STACK
     } else {
-        None
+        WHOLE
     }
 }
 
@@ -53,38 +59,29 @@ impl Profile {
     /// assert_eq!(frames[0].function, "(no stack)");
     /// ```
     pub fn end_stacks_without_root(&mut self) {
-        let others = self.ticks.iter().map(|it| (it.stack, it.flags));
-        let calls = self.mappings.iter();
-        let others = others.chain(calls.map(|it| (it.stack, it.mapped.stack_flags)));
-        let pages = self.pages.samples.iter();
-        let others = others.chain(pages.map(|it| (it.stack, it.flags)));
-        let rows = 0..self.samples.len();
-        let of_samples = rows.map(|row| (self.samples.stack(row), self.samples.flags(row)));
-        let uses = of_samples.chain(others);
-        let uses = uses.map(|(stack, flags)| (stack, missing_root(stack, flags)));
-        let frees = self.free_stacks.iter().map(|&(_, stack)| (stack, None));
-        let ended = Ended::of(&mut self.stacks, uses.chain(frees));
+        self.end_stacks(Uses::of(self));
+    }
+
+    /// The same, when the uses of all stacks are counted already.
+    pub(crate) fn end_stacks(&mut self, uses: Uses) {
+        let ended = Ended::of(&mut self.stacks, uses.ends);
         if ended.0.iter().all(Vec::is_empty) {
             return;
         }
-        for row in 0..self.samples.len() {
-            let stack = self.samples.stack(row);
-            let new = ended.get(stack, missing_root(stack, self.samples.flags(row)));
-            if new != stack {
-                self.samples.set_stack(row, new);
-            }
-        }
+        let last = StackId(self.stacks.count());
+        let new = |stack, flags| ended.get(stack, end_of(stack, flags));
+        self.samples.map_stacks(last, new);
         for (_, stack) in &mut self.free_stacks {
-            *stack = ended.get(*stack, None);
+            *stack = ended.get(*stack, WHOLE);
         }
         for it in &mut self.ticks {
-            it.stack = ended.get(it.stack, missing_root(it.stack, it.flags));
+            it.stack = ended.get(it.stack, end_of(it.stack, it.flags));
         }
         for it in &mut self.mappings {
-            it.stack = ended.get(it.stack, missing_root(it.stack, it.mapped.stack_flags));
+            it.stack = ended.get(it.stack, end_of(it.stack, it.mapped.stack_flags));
         }
         for it in &mut self.pages.samples {
-            it.stack = ended.get(it.stack, missing_root(it.stack, it.flags));
+            it.stack = ended.get(it.stack, end_of(it.stack, it.flags));
         }
     }
 }
@@ -94,31 +91,19 @@ impl Profile {
 #[derive(Default)]
 struct Ended([Vec<StackId>; REASONS.len() + 1]);
 
-/// The place in [`Ended`] of stacks with their root.
-const WHOLE: usize = REASONS.len();
-
 impl Ended {
     /// Nodes with each end that they are used with, in their order: parents stay before their children. A table in which all
     /// nodes have one end has hardly more of them.
-    fn of(recorded: &mut StackTable, uses: impl Iterator<Item = (StackId, Option<u64>)>) -> Self {
-        let nodes = recorded.count() as usize + 1;
-        let mut ends = vec![0_u8; nodes];
-        let mut all = 0;
-        for (stack, reason) in uses {
-            let end = 1 << end(reason);
-            all |= end;
-            if let Some(ends) = ends.get_mut(stack.0 as usize) {
-                *ends |= end;
-            }
-        }
-        let is_used = |reason: u64| all & 1 << end(Some(reason)) != 0;
+    fn of(recorded: &mut StackTable, ends: Vec<u8>) -> Self {
+        let all = ends.iter().fold(0, |all, ends| all | ends);
+        let is_used = |end: usize| all & 1 << end != 0;
         let mut ended = Self::default();
         if is_used(TRUNCATED) || is_used(UNWIND_FAILED) {
             *recorded = ended.copy(recorded, ends, [TRUNCATED, UNWIND_FAILED].map(is_used));
         }
         if is_used(NO_STACK) {
             // Nothing is on top of it.
-            ended.0[end(Some(NO_STACK))] = vec![push_root(recorded, NO_STACK)];
+            ended.0[NO_STACK] = vec![push_root(recorded, NO_STACK)];
         }
         ended
     }
@@ -137,7 +122,7 @@ impl Ended {
         for (reason, is_used) in [TRUNCATED, UNWIND_FAILED].into_iter().zip(is_used) {
             if is_used {
                 let root = push_root(&mut new, reason);
-                self.0[end(Some(reason))] = vec![root; ends.len()];
+                self.0[reason] = vec![root; ends.len()];
             }
         }
         for (number, &ends) in ends.iter().enumerate().skip(1) {
@@ -155,24 +140,18 @@ impl Ended {
         new
     }
 
-    fn get(&self, recorded: StackId, reason: Option<u64>) -> StackId {
-        let stacks = &self.0[end(reason)];
+    fn get(&self, recorded: StackId, end: usize) -> StackId {
+        let stacks = &self.0[end];
         stacks.get(recorded.0 as usize).copied().unwrap_or(recorded)
     }
 }
 
-fn push_root(stacks: &mut StackTable, reason: u64) -> StackId {
+fn push_root(stacks: &mut StackTable, reason: usize) -> StackId {
     let place = stacks.place_number(Location {
         module: ModuleId::NO_ROOT,
-        offset: reason,
+        offset: reason as u64,
     });
     stacks.push_at(StackId::EMPTY, place)
-}
-
-/// The place in [`Ended`] of stacks that end for this reason, or do not.
-fn end(reason: Option<u64>) -> usize {
-    // Below the number of reasons.
-    reason.map_or(WHOLE, |reason| reason as usize)
 }
 
 #[cfg(test)]
@@ -287,6 +266,9 @@ mod tests {
         profile.end_stacks_without_root();
         assert_eq!(places(&profile, profile.free_stacks[0].1), free);
         assert_eq!(places(&profile, profile.samples.stack(0)), [2, 1]);
-        assert_eq!(places(&profile, profile.ticks[0].stack), [1, TRUNCATED]);
+        assert_eq!(
+            places(&profile, profile.ticks[0].stack),
+            [1, TRUNCATED as u64]
+        );
     }
 }

@@ -258,6 +258,11 @@ impl Samples {
         SampleFlags(self.column(Column::Flags).get(row) as u16)
     }
 
+    /// Whether all are of malloc, and the column of heaps has never had another number.
+    pub(crate) fn are_mallocs(&self) -> bool {
+        matches!(self.column(Column::Heap), Numbers::Zeros(_))
+    }
+
     /// The last sample.
     pub fn last(&self) -> Option<Sample> {
         self.get(self.len().checked_sub(1)?)
@@ -358,6 +363,21 @@ impl Samples {
     /// Notes a sample's stack.
     pub(crate) fn set_stack(&mut self, row: usize, stack: StackId) {
         self.set_number(Column::Stack, row, stack.0.into());
+    }
+
+    /// Replaces all stacks. No stack that changes may become one above `last`.
+    pub(crate) fn map_stacks(
+        &mut self,
+        last: StackId,
+        new: impl Fn(StackId, SampleFlags) -> StackId + Sync,
+    ) {
+        let flags = std::mem::take(&mut self.columns[Column::Flags as usize]);
+        // Stacks and flags were put in.
+        self.columns[Column::Stack as usize].map(last.0.into(), |row, stack| {
+            let flags = SampleFlags(flags.get(row) as u16);
+            new(StackId(stack as u32), flags).0.into()
+        });
+        self.columns[Column::Flags as usize] = flags;
     }
 
     /// Notes what a collector says of a sample.
@@ -533,7 +553,7 @@ mod tests {
     fn without_samples_there_is_nothing_to_get() {
         let mut samples = Samples::default();
         samples.set(0, random_samples(1)[0]);
-        samples.set_stack(0, StackId(7));
+        samples.map_stacks(StackId(7), |_, _| StackId(7));
         samples.keep_rows(&[]);
         assert!(samples.is_empty() && samples.get(0).is_none() && samples.last().is_none());
         assert_eq!((samples.iter().len(), samples.held_bytes()), (0, 0));
@@ -566,6 +586,22 @@ mod tests {
             sample.first_fate = Some(Fate::Alive);
         }
         assert_eq!(texts(&samples), texts(&expected));
+    }
+
+    #[test]
+    fn stacks_are_replaced_by_what_they_and_the_flags_are() {
+        for (count, last) in [(0, 9), (5000, 7), (5000, 1 << 20), (3 << 18, 200_000)] {
+            let mut expected = random_samples(count);
+            let mut samples = Samples::from(expected.clone());
+            let new = |stack: StackId, flags: SampleFlags| {
+                StackId((stack.0 * 2 + u32::from(flags.0 & 1)) % (last + 1))
+            };
+            samples.map_stacks(StackId(last), new);
+            for sample in &mut expected {
+                sample.stack = new(sample.stack, sample.flags);
+            }
+            assert_eq!(texts(&samples), texts(&expected), "{count}, {last}");
+        }
     }
 
     #[test]

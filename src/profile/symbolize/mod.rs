@@ -15,9 +15,9 @@ mod perf_map;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
-use std::sync::Mutex;
 
 use allocsample_record::{Location, ModuleId, SymbolFrame};
+use rayon::prelude::*;
 
 use crate::model::{Module, Profile};
 
@@ -97,32 +97,10 @@ impl Profile {
             }
         }
         let modules: Vec<_> = modules.into_values().collect();
-        let queue = Mutex::new(modules.into_iter());
-        let found = Mutex::new(Vec::new());
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        std::thread::scope(|scope| {
-            for _ in 0..workers {
-                scope.spawn(|| {
-                    loop {
-                        let next = queue
-                            .lock()
-                            .unwrap_or_else(std::sync::PoisonError::into_inner)
-                            .next();
-                        let Some((module, places)) = next else { break };
-                        let named = elf::symbolize(module, &places, root);
-                        found
-                            .lock()
-                            .unwrap_or_else(std::sync::PoisonError::into_inner)
-                            .extend(named);
-                    }
-                });
-            }
-        });
-        self.symbols.frames.extend(
-            found
-                .into_inner()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        let named = modules.par_iter().with_max_len(1);
+        let named = named.flat_map_iter(|(module, places)| elf::symbolize(module, places, root));
+        let named: Vec<_> = named.collect();
+        self.symbols.frames.extend(named);
         self.inspect_below(root);
     }
 }
