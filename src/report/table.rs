@@ -1,5 +1,6 @@
 //! Samples grouped by function, site, line, module, thread, type, heap, size or lifetime.
 
+mod by_frame;
 mod classes;
 mod group;
 

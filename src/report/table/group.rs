@@ -2,40 +2,40 @@
 
 use std::collections::HashMap;
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, is_of_system, with_error_of_moment};
+use allocsample_profile::{HeapId, Profile, Sample, is_of_system, with_error_of_moment};
 use allocsample_sampling::Estimate;
 use rustc_hash::FxHashMap;
 
-use super::{By, Request, Row, Sort, Table, classes};
-use crate::frames::{FrameId, FrameKeys, Frames, Paths};
+use super::{By, Request, Row, Sort, Table, by_frame, classes};
+use crate::frames::{FrameId, Frames, Paths};
 use crate::heaps;
 use crate::numbering::Numbering;
 use crate::selection::Window;
 use crate::sums::{Figures, Sums};
 
 /// A row before it has a name. There may be a million of them.
-struct Group {
+pub(super) struct Group {
     /// The sum that it is named after.
-    sum: u32,
-    frame: Option<FrameId>,
+    pub(super) sum: u32,
+    pub(super) frame: Option<FrameId>,
 }
 
 /// Rows before they have names.
 #[derive(Default)]
-struct Groups {
-    groups: Vec<Group>,
+pub(super) struct Groups {
+    pub(super) groups: Vec<Group>,
     /// What is charged to each; none where that is what the sum of each says.
-    own: Vec<Figures>,
+    pub(super) own: Vec<Figures>,
     /// What is charged to each and to what it called. None where rows have no more than their own.
-    total: Vec<Total>,
+    pub(super) total: Vec<Total>,
     /// For each sum which group it is charged to.
-    charged: Vec<u32>,
+    pub(super) charged: Vec<u32>,
 }
 
 /// What is charged to a row and to what it called.
 #[derive(Clone, Copy, Default)]
-struct Total {
-    allocated: Estimate,
+pub(super) struct Total {
+    pub(super) allocated: Estimate,
     live: Estimate,
     peak: Estimate,
     /// See [`Figures::excess`].
@@ -43,7 +43,7 @@ struct Total {
 }
 
 impl Total {
-    fn of(figures: &Figures) -> Self {
+    pub(super) fn of(figures: &Figures) -> Self {
         Self {
             allocated: figures.allocated,
             live: figures.live,
@@ -52,11 +52,11 @@ impl Total {
         }
     }
 
-    fn add(&mut self, figures: &Figures) {
-        self.allocated += figures.allocated;
-        self.live += figures.live;
-        self.peak += figures.peak;
-        self.excess += figures.excess();
+    pub(super) fn add(&mut self, other: &Self) {
+        self.allocated += other.allocated;
+        self.live += other.live;
+        self.peak += other.peak;
+        self.excess += other.excess;
     }
 
     /// The live bytes, with the error of not knowing when the peak was if they are those of the peak.
@@ -152,7 +152,7 @@ impl<'a> Grouped<'a> {
             },
         );
         let groups = if by.has_total() {
-            by_frame(frames, by, &sums)
+            by_frame::group(frames, by, &sums)
         } else {
             by_sum(frames, by, &mut sums)
         };
@@ -285,55 +285,6 @@ impl TypeMarks {
             .outcome()
             .and_then(|outcome| self.by_id.get(&(sample.heap, outcome.type_id)));
         known.copied().unwrap_or(0)
-    }
-}
-
-/// Groups of frames: a sum is part of each that is on its stack, and charged to one.
-fn by_frame(frames: &Frames<'_>, by: By, sums: &Sums) -> Groups {
-    let keys = keys(frames, by);
-    /// No group yet.
-    const NONE: u32 = u32::MAX;
-    let mut places = vec![NONE; keys.first.len()];
-    // The last sum, plus one, that was added to a group: a function may be on a stack several times.
-    let mut seen = vec![0u32; keys.first.len()];
-    let mut groups = Groups::default();
-    let mut stack = Vec::new();
-    for (number, sum) in (0..).zip(sums.iter()) {
-        let sample = sum.sample(frames.profile);
-        frames.fill(sample.stack, &mut stack);
-        for id in &stack {
-            let key = keys.of_frame[id.index()] as usize;
-            if std::mem::replace(&mut seen[key], number + 1) == number + 1 {
-                continue;
-            }
-            if places[key] == NONE {
-                places[key] = groups.groups.len() as u32;
-                groups.groups.push(Group {
-                    sum: number,
-                    frame: Some(keys.first[key]),
-                });
-                groups.own.push(Figures::default());
-                groups.total.push(Default::default());
-            }
-            groups.total[places[key] as usize].add(&sum.figures);
-        }
-        // There is a frame: a stack without any has one that says so.
-        let own = frames.charged(sample.heap, &stack).unwrap_or(0);
-        let place = places[keys.of_frame[stack[own].index()] as usize];
-        groups.own[place as usize].add(&sum.figures);
-        groups.charged.push(place);
-    }
-    groups
-}
-
-fn keys(frames: &Frames<'_>, by: By) -> FrameKeys {
-    fn line(frame: &Frame) -> (&str, Option<&str>, u32) {
-        (&frame.function, frame.file.as_deref(), frame.line)
-    }
-    match by {
-        By::Module => frames.keys(|frame| frame.module.as_str()),
-        By::Line => frames.keys(line),
-        _ => frames.keys(|frame| (frame.function.as_str(), frame.module.as_str())),
     }
 }
 
