@@ -59,14 +59,8 @@ pub(crate) fn write(source: Source, out: &mut dyn Write) -> Result<(), ExportErr
 }
 
 fn write_at_most(most: usize, mut source: Source, out: &mut dyn Write) -> Result<(), ExportError> {
-    let (levels, merged) = std::thread::scope(|scope| {
-        // Of all samples, so that peaks are exact.
-        let levels = scope.spawn(|| counters::levels(&source));
-        let merged = source.merged(most);
-        let levels = levels.join();
-        let levels = levels.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (levels, merged)
-    });
+    // Levels are those of all samples, so that peaks are exact.
+    let (levels, merged) = rayon::join(|| counters::levels(&source), || source.merged(most));
     if let Some(merged) = merged {
         source.samples = merged;
     }

@@ -8,12 +8,12 @@ use allocsample_report::significance::benjamini_hochberg;
 use allocsample_report::versions::Versions;
 use allocsample_report::{Selection, Weights, runtimes};
 use allocsample_sampling::Estimate;
+use rayon::prelude::*;
 
 use crate::candidate::{Candidate, Setting};
 use crate::evidence::{self, Evidence, Room};
 use crate::groups;
 use crate::growth::{WARM_UP, Window};
-use crate::parallel;
 use crate::process::ProcessGrowth;
 use crate::progress;
 use crate::site::Sites;
@@ -339,31 +339,38 @@ fn is_material(finding: &Finding, (live, per_s): (f64, f64)) -> bool {
         || finding.p_value.is_some_and(|p| p < MATERIAL_SHARE)
 }
 
+/// Fewer sites are judged before a thread has begun.
+const EACH: usize = 1 << 10;
+
 impl Setting<'_, '_> {
     /// Sites with live samples, tested.
     fn live_sites(&self) -> Vec<Live> {
         let room = || (RefCell::new(Weights::of(self.profile)), Room::default());
         let all_bytes = self.live_bytes();
         let least_bytes = LARGE_SHARE * all_bytes;
-        parallel::filter_map(self.sites.count(), room, |(weights, room), site| {
-            let candidate = Candidate::of(self, site, weights);
-            if candidate.live.samples() == 0 {
-                return None;
-            }
-            candidate.fill(room);
-            let is_large = candidate.is_large(least_bytes);
-            let span = self.span_of(site);
-            let p_value = evidence::p_value(room, span.clocks.len(), is_large);
-            let window = Window::of(room.blocks.by_clock(0), WARM_UP);
-            Some(Live {
-                // There are no more sites than samples, which have 32-bit numbers.
-                site: u32::try_from(site).unwrap_or(u32::MAX),
-                bytes: candidate.live.value() as f32,
-                p_value,
-                grown_per_s: span.per_s(window.net()) as f32,
-                variance_per_s: span.per_s(window.error()).powi(2),
-            })
-        })
+        let sites = (0..self.sites.count()).into_par_iter();
+        let tested = sites
+            .with_min_len(EACH)
+            .map_init(room, |(weights, room), site| {
+                let candidate = Candidate::of(self, site, weights);
+                if candidate.live.samples() == 0 {
+                    return None;
+                }
+                candidate.fill(room);
+                let is_large = candidate.is_large(least_bytes);
+                let span = self.span_of(site);
+                let p_value = evidence::p_value(room, span.clocks.len(), is_large);
+                let window = Window::of(room.blocks.by_clock(0), WARM_UP);
+                Some(Live {
+                    // There are no more sites than samples, which have 32-bit numbers.
+                    site: u32::try_from(site).unwrap_or(u32::MAX),
+                    bytes: candidate.live.value() as f32,
+                    p_value,
+                    grown_per_s: span.per_s(window.net()) as f32,
+                    variance_per_s: span.per_s(window.error()).powi(2),
+                })
+            });
+        tested.flatten_iter().collect()
     }
 
     fn ranks(
@@ -372,8 +379,8 @@ impl Setting<'_, '_> {
         circumstances: impl Fn(usize) -> Circumstances + Sync,
     ) -> Vec<Rank> {
         let room = || (RefCell::new(Weights::of(self.profile)), Room::default());
-        parallel::filter_map(live.len(), room, |(weights, room), place| {
-            let site = live[place].site;
+        let places = live.par_iter().with_min_len(EACH).enumerate();
+        let ranks = places.map_init(room, |(weights, room), (place, &Live { site, .. })| {
             let candidate = Candidate::of(self, site as usize, weights);
             candidate.fill(room);
             let span = self.span_of(site as usize);
@@ -387,7 +394,7 @@ impl Setting<'_, '_> {
                 Verdict::Undecided => evidence.window.net(),
                 _ => candidate.live.value(),
             };
-            Some(Rank {
+            Rank {
                 site,
                 verdict,
                 reason,
@@ -396,7 +403,8 @@ impl Setting<'_, '_> {
                 circumstances,
                 live: candidate.live.value(),
                 growth_per_s: span.per_s(evidence.mean.bytes),
-            })
-        })
+            }
+        });
+        ranks.collect()
     }
 }

@@ -18,7 +18,6 @@ mod groups;
 mod growth;
 pub mod json;
 mod pace;
-mod parallel;
 mod process;
 mod progress;
 mod resident;

@@ -44,10 +44,10 @@ impl Numbers {
     fn of(profile: &Profile, frames: &Frames<'_>, selection: &Selection) -> Self {
         let mut paths = Paths::new(frames);
         // Both take as long, and neither needs the other.
-        let (groups, mut of_sample) = std::thread::scope(|scope| {
-            scope.spawn(|| paths.prepare());
-            Group::all(profile, frames, selection)
-        });
+        let ((groups, mut of_sample), ()) = rayon::join(
+            || Group::all(profile, frames, selection),
+            || paths.prepare(),
+        );
         let mut types: FxHashMap<Option<&str>, u32> = FxHashMap::default();
         let mut kinds: Kinds<(HeapId, u32)> = Kinds::default();
         // By path, and by heap and type.

@@ -5,7 +5,6 @@
 use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use allocsample_profile::Profile;
 use parquet::basic::{
@@ -17,6 +16,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
+use rayon::prelude::*;
 
 use crate::column::{Column, Kind, Value};
 use crate::reader::{Made, Reader, Scratch};
@@ -63,7 +63,6 @@ pub fn write<W: Write + Send>(
     close: impl Fn(W) -> std::io::Result<()> + Sync,
 ) -> Result<(), WriteError> {
     let made = Made::default();
-    let is_large = |table: &&Table| LARGE.contains(&table.name);
     let mut in_turn: Vec<&Table> = tables().iter().collect();
     in_turn.sort_by_key(|table| {
         LARGE
@@ -71,26 +70,15 @@ pub fn write<W: Write + Send>(
             .position(|it| *it == table.name)
             .unwrap_or(LARGE.len())
     });
-    let large = in_turn.iter().copied().filter(is_large).count();
-    let next = AtomicUsize::new(0);
-    let write_some = || -> Result<(), WriteError> {
-        while let Some(table) = in_turn.get(next.fetch_add(1, Ordering::Relaxed)) {
-            close(write_table(profile, &made, table, open(table.name)?)?)?;
-        }
-        Ok(())
-    };
-    let available = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..available.min(large))
-            .map(|_| scope.spawn(write_some))
-            .collect();
-        let mut result = write_some();
-        for other in others {
-            let of_other = other.join();
-            result = result.and(of_other.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        result
-    })
+    // One by one, so that no thread has several of the large ones.
+    in_turn
+        .into_par_iter()
+        .with_max_len(1)
+        .try_for_each(|table| {
+            let out = open(table.name)?;
+            close(write_table(profile, &made, table, out)?)?;
+            Ok(())
+        })
 }
 
 fn write_table<W: Write + Send>(

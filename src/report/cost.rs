@@ -1,6 +1,7 @@
 //! What the agent itself cost the process.
 
 use allocsample_profile::{Figure, HeapId, Profile};
+use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use crate::units;
@@ -38,11 +39,7 @@ impl Cost {
             return None;
         }
         let (lost, _) = profile.lost.samples();
-        let (mut taken, mut freed) = (0_u64, 0_u64);
-        for sample in &profile.samples {
-            taken += u64::from(!sample.is_carried());
-            freed += u64::from(sample.heap == HeapId::MALLOC && sample.freed_ns.is_some());
-        }
+        let (taken, freed) = samples_and_frees(profile);
         let samples = taken as f64 + lost as f64;
         let is_ahead = is_ahead(profile, taken + freed);
         let frees = freed as f64;
@@ -69,6 +66,25 @@ impl Cost {
         let is_known = self.program_ns > 0.0 && !self.is_ahead;
         is_known.then(|| self.total_ns / self.program_ns)
     }
+}
+
+/// How many samples of the profile's own time there are, and how many frees of malloc's blocks.
+fn samples_and_frees(profile: &Profile) -> (u64, u64) {
+    /// Rows that one thread counts together.
+    const BLOCK: usize = 1 << 16;
+    let count = |block: usize| {
+        let rows = block * BLOCK..(block + 1) * BLOCK;
+        (profile.samples.range(rows)).fold((0, 0), |(taken, freed), sample| {
+            let is_freed = sample.heap == HeapId::MALLOC && sample.freed_ns.is_some();
+            (
+                taken + u64::from(!sample.is_carried()),
+                freed + u64::from(is_freed),
+            )
+        })
+    };
+    let blocks = 0..profile.samples.len().div_ceil(BLOCK);
+    let add = |(taken, freed), (more_taken, more_freed)| (taken + more_taken, freed + more_freed);
+    blocks.into_par_iter().map(count).reduce(|| (0, 0), add)
 }
 
 /// Whether many of the samples and frees, so many in all, are newer than the time of the process that is known.

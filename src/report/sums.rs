@@ -5,6 +5,7 @@ use std::hint::black_box;
 
 use allocsample_profile::{Allowance, Allowances, HeapId, Profile, Sample, StackId};
 use allocsample_sampling::Estimate;
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::frames::{FrameId, Frames};
@@ -201,23 +202,10 @@ impl Sums {
             let of_sample = shard.add_all(profile, selector, keeps_samples, &mark);
             (shard.sums, of_sample)
         };
-        let mut shards: Vec<Vec<Sum>> = Vec::new();
-        let mut of_sample = Vec::new();
-        std::thread::scope(|scope| {
-            let shard = &shard;
-            let others: Vec<_> = (1..count)
-                .map(|number| scope.spawn(move || shard(number)))
-                .collect();
-            let (sums, places) = shard(0);
-            shards.push(sums);
-            of_sample = places;
-            for other in others {
-                match other.join() {
-                    Ok((sums, _)) => shards.push(sums),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-        });
+        let shards: Vec<_> = (0..count).into_par_iter().map(shard).collect();
+        let (shards, mut of_samples): (Vec<_>, Vec<_>) = shards.into_iter().unzip();
+        // Samples are kept only if there is one shard.
+        let of_sample = of_samples.swap_remove(0);
         let whole = Figures::allowing_for(missed.allocated.of_process(), missed.live.of_process());
         let order = order(&shards);
         let mut all = Self {
@@ -265,8 +253,8 @@ fn threads_for(samples: usize) -> u32 {
     const EACH: usize = 1 << 16;
     /// All of them go through all samples.
     const MOST: usize = 4;
-    let available = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = available.min(MOST).min(samples / EACH).max(1);
+    let threads = rayon::current_num_threads().min(MOST);
+    let threads = threads.min(samples / EACH).max(1);
     u32::try_from(threads).unwrap_or(1)
 }
 

@@ -55,19 +55,15 @@ impl Audit {
 impl Totals {
     /// Adds up a profile.
     pub fn of(profile: &Profile) -> Self {
-        std::thread::scope(|scope| {
-            let peak = scope.spawn(|| Peak::of(profile));
-            let coverage = scope.spawn(|| Coverage::of(profile));
-            let totals = Self::without_peak(profile);
-            match (peak.join(), coverage.join()) {
-                (Ok(peak), Ok(coverage)) => Self {
-                    peak,
-                    coverage,
-                    ..totals
-                },
-                (Err(panic), _) | (_, Err(panic)) => std::panic::resume_unwind(panic),
-            }
-        })
+        let (totals, (peak, coverage)) = rayon::join(
+            || Self::without_peak(profile),
+            || rayon::join(|| Peak::of(profile), || Coverage::of(profile)),
+        );
+        Self {
+            peak,
+            coverage,
+            ..totals
+        }
     }
 
     fn without_peak(profile: &Profile) -> Self {

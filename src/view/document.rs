@@ -20,15 +20,13 @@ const MOST_SITES: usize = 60_000;
 
 pub(crate) fn document(profile: &Profile, earlier: Option<&Against<'_>>) -> Value {
     // Looking for leaks takes as long as the rest, and neither needs the other.
-    let (mut leaks, (totals, sites, cells, of_before), explained) = std::thread::scope(|scope| {
-        let leaks = scope.spawn(|| Suspects::of(profile));
+    let add_up = || {
         let sums = add_up(profile, earlier);
         let explained = Explained::of(profile, &sums.0);
-        match leaks.join() {
-            Ok(leaks) => (leaks, sums, explained),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    });
+        (sums, explained)
+    };
+    let (mut leaks, ((totals, sites, cells, of_before), explained)) =
+        rayon::join(|| Suspects::of(profile), add_up);
     leaks.find_in(&sites);
     let nodes = sites.nodes.values();
     let mut document = json!({

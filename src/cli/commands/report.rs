@@ -87,14 +87,7 @@ fn the_type(
 
 /// Both go through all samples, and neither needs the other.
 fn add_up(profile: &Profile) -> (Totals, Frames<'_>) {
-    std::thread::scope(|scope| {
-        let frames = scope.spawn(|| Frames::of(profile));
-        let totals = Totals::of(profile);
-        match frames.join() {
-            Ok(frames) => (totals, frames),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
+    rayon::join(|| Totals::of(profile), || Frames::of(profile))
 }
 
 struct Question<'a> {
