@@ -26,6 +26,8 @@ use suspects::WORTH_A_WARNING;
 pub struct Coverage {
     /// Anonymous memory at the moment that is judged, near its peak.
     pub anonymous_bytes: f64,
+    /// The part of it that the agent itself has, as far as it is known. It is not the program's.
+    pub agent_bytes: f64,
     /// The part of it that the sampled heaps account for.
     pub seen_bytes: f64,
     /// Anonymous memory at its peak.
@@ -80,8 +82,13 @@ impl Coverage {
         // A runtime's own samples have no addresses.
         let map_with_addresses = map.filter(|_| profile.sampled_by().is_none());
         let shares = map.map(|map| shares::of(profile, map));
+        let agents = match map.zip(shares.as_ref()) {
+            Some((map, shares)) => shares::of_agent(profile, map, shares),
+            None => Vec::new(),
+        };
+        let agent_bytes: f64 = agents.iter().sum();
         let (seen_bytes, owners) = match map_with_addresses.zip(shares.as_ref()) {
-            Some((map, shares)) => account(map, shares),
+            Some((map, shares)) => account(map, shares, &agents),
             None => (most_live(profile, &moment), Vec::new()),
         };
         let unreconciled = map.map_or_else(Vec::new, |map| unreconciled(profile, map));
@@ -97,7 +104,8 @@ impl Coverage {
         let mut coverage = Self {
             anonymous_bytes,
             // A sum of nothing is -0.
-            seen_bytes: seen_bytes.min(anonymous_bytes) + 0.0,
+            agent_bytes: agent_bytes + 0.0,
+            seen_bytes: seen_bytes.min(anonymous_bytes - agent_bytes).max(0.0) + 0.0,
             peak_bytes: peak_bytes.max(peak.anonymous_bytes) as f64,
             is_listed: map.is_some(),
             last_bytes: profile.memory.last()?.totals.anonymous_bytes as f64,
@@ -127,10 +135,20 @@ impl Coverage {
         Some(coverage)
     }
 
-    /// The share that the heaps account for, from 0 to 1.
+    /// Anonymous memory of the program: that of the process without the agent's.
+    fn program_bytes(&self) -> f64 {
+        self.anonymous_bytes - self.agent_bytes
+    }
+
+    /// Anonymous memory of the program that the heaps do not account for.
+    fn unseen_bytes(&self) -> f64 {
+        self.program_bytes() - self.seen_bytes
+    }
+
+    /// The share of the program's memory that the heaps account for, from 0 to 1.
     pub fn share(&self) -> f64 {
-        if self.anonymous_bytes > 0.0 {
-            self.seen_bytes / self.anonymous_bytes
+        if self.program_bytes() > 0.0 {
+            self.seen_bytes / self.program_bytes()
         } else {
             1.0
         }
@@ -138,7 +156,7 @@ impl Coverage {
 
     /// Whether so much is unseen that the profile must not be taken for the whole.
     pub fn is_low(&self) -> bool {
-        self.share() < ENOUGH && self.anonymous_bytes - self.seen_bytes > NEGLIGIBLE_BYTES
+        self.share() < ENOUGH && self.unseen_bytes() > NEGLIGIBLE_BYTES
     }
 
     /// The line of a summary.
@@ -147,7 +165,7 @@ impl Coverage {
             "coverage   {:.0} %: the sampled heaps account for {} of {} of anonymous memory",
             100.0 * self.share(),
             units::bytes(self.seen_bytes),
-            units::bytes(self.anonymous_bytes),
+            units::bytes(self.program_bytes()),
         );
         const SHOWN: usize = 2;
         let worth_a_word = self.anonymous_bytes * WORTH_A_WARNING;
@@ -158,6 +176,10 @@ impl Coverage {
             if let Some(likely) = self.likely.as_ref().filter(|_| has_no_owner) {
                 line += &format!(", most likely of {likely}");
             }
+        }
+        if self.agent_bytes >= worth_a_word {
+            let own = units::bytes(self.agent_bytes);
+            line += &format!("; allocsample itself has {own} besides");
         }
         line
     }
@@ -208,7 +230,7 @@ impl Coverage {
             });
             format!(
                 "warning: {} of the process's memory is not in this profile: {whence}{unlisted}{reason}{advice}{row}",
-                units::bytes(self.anonymous_bytes - self.seen_bytes)
+                units::bytes(self.unseen_bytes())
             )
         })
     }
@@ -218,6 +240,7 @@ impl Coverage {
         let owner = |(name, bytes): &(String, f64)| json!({"name": name, "bytes": bytes});
         json!({
             "anonymous_bytes": self.anonymous_bytes,
+            "agent_bytes": self.agent_bytes,
             "seen_bytes": self.seen_bytes,
             "share": self.share(),
             "low": self.is_low(),
@@ -377,15 +400,15 @@ fn most_live(profile: &Profile, moment: &MemoryTotals) -> f64 {
 }
 
 /// What the heaps account for in these mappings, and who has the rest.
-fn account(map: &MemoryMap, shares: &[Share]) -> (f64, Vec<(String, f64)>) {
+fn account(map: &MemoryMap, shares: &[Share], agents: &[f64]) -> (f64, Vec<(String, f64)>) {
     let mut seen = 0.0;
     let mut owners: BTreeMap<String, f64> = BTreeMap::new();
-    for (mapping, share) in map.mappings.iter().zip(shares) {
-        let (own, anonymous) = (share.sum(), mapping.anonymous_bytes as f64);
-        seen += own;
-        if anonymous > own {
+    for ((mapping, share), agent) in map.mappings.iter().zip(shares).zip(agents) {
+        let rest = mapping.anonymous_bytes as f64 - share.sum() - agent;
+        seen += share.sum();
+        if rest >= 1.0 {
             let name = readable(map.name(mapping));
-            *owners.entry(owner(mapping, &name)).or_default() += anonymous - own;
+            *owners.entry(owner(mapping, &name)).or_default() += rest;
         }
     }
     let mut owners: Vec<_> = owners.into_iter().collect();

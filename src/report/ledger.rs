@@ -30,6 +30,7 @@ use crate::coverage::{allocators, likely_owner};
 use crate::shares::{self, Share, is_embedded, live_at};
 
 use earlier::Earlier;
+pub(crate) use entries::is_of_agent;
 use entries::{Entries, Entry};
 
 pub use csv::write_csv;

@@ -4,6 +4,7 @@
 //! sampled allocator keeps for itself counts as its own: the heap of `brk` and the arenas of glibc's malloc, and mappings in
 //! which objects of a virtual machine were sampled.
 
+mod agents;
 mod go;
 mod malloc_arenas;
 mod outside;
@@ -20,6 +21,7 @@ use crate::arenas::Arenas;
 use crate::ledger::Ledger;
 use own::{OwnMappings, OwnRanges};
 
+pub(crate) use agents::of_agent;
 pub(crate) use outside::of_read;
 
 /// What the sampled heaps have of the resident anonymous memory in a mapping, in bytes.

@@ -266,7 +266,8 @@ fn not_anonymous(name: &str) -> (Account, String) {
     }
 }
 
-fn is_of_agent(name: &str) -> bool {
+/// Whether a file is one of the agent's.
+pub(crate) fn is_of_agent(name: &str) -> bool {
     let file = name.rsplit('/').next().unwrap_or(name);
     let file = file.strip_suffix(" (deleted)").unwrap_or(file);
     file.starts_with("liballocsample") || file.ends_with(".allocsample.ring")
