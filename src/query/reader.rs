@@ -385,11 +385,14 @@ fn owners(profile: &Profile) -> Vec<Owner> {
             .clone()
             .filter(|_| name == Coverage::UNKNOWN)
     };
+    if coverage.agent_bytes > 0.0 {
+        owners.push(owner("allocsample itself", coverage.agent_bytes, None));
+    }
     let others = coverage.owners.iter();
     owners.extend(others.map(|(name, bytes)| owner(name, *bytes, likely(name))));
     // Without a list of mappings.
     let known: f64 = coverage.owners.iter().map(|(_, bytes)| bytes).sum();
-    let rest = coverage.anonymous_bytes - coverage.seen_bytes - known;
+    let rest = coverage.anonymous_bytes - coverage.agent_bytes - coverage.seen_bytes - known;
     if coverage.owners.is_empty() && rest > 0.0 {
         owners.push(owner("not known", rest, coverage.likely));
     }

@@ -553,7 +553,7 @@ const TABLES: &[Table] = &[
         &[
             text(
                 "owner",
-                "the sampled heaps, or whoever has the rest",
+                "the sampled heaps, allocsample itself, or whoever has the rest",
                 |it, row| it.coverage()[row].owner.as_str().into(),
             ),
             truth("is_sampled", "true for the sampled heaps", |it, row| {
