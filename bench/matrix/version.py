@@ -69,7 +69,9 @@ class Places:
         have = subprocess.run(["chroot", str(root), "dpkg", "-s", "base-files", *packages], capture_output=True)
         if have.returncode != 0:
             variables = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            self._run("chroot", str(root), "apt-get", "update", "-qq", env=variables)
+            # A mirror that is not updated keeps signed lists beyond the date that they name, and apt then refuses them.
+            update = ["apt-get", "-o", "Acquire::Check-Valid-Until=false", "update", "-qq"]
+            self._run("chroot", str(root), *update, env=variables)
             self._run("chroot", str(root), "apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, env=variables)
         return root
 
