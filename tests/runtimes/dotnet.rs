@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
+use crate::support::ledger::ledger;
 use crate::support::profile::Site;
 use crate::support::room::stderr;
 use crate::support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
@@ -224,6 +227,42 @@ fn the_leak_is_found() {
         let command = ["dotnet", &program.to_string_lossy(), "2000000"];
         let variables = [("DOTNET_EnableWriteXorExecute", "0")];
         bridge::assert_leak_with(&[], &variables, &command, "open_session");
+    }
+}
+
+/// Three quarters of 64 MiB are garbage after every collection, in regions that the collector keeps.
+#[test]
+fn the_size_and_the_place_of_the_heap_are_known() {
+    if !has_dotnet() {
+        return;
+    }
+    let (room, program) = compiled("KeptHeap.cs");
+    let program = program.to_string_lossy();
+    let run = ["run", "--interval", "4K", "-o", "it.allocsample", "--"];
+    // For the variable, see `run_of`.
+    let dotnet = ["env", "DOTNET_EnableWriteXorExecute=0", "dotnet", &*program];
+    let output = room.output(&[&run[..], &dotnet].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    // A heap whose place is known has garbage or free memory, and otherwise what may be that.
+    let ledger = ledger(&room, "it.allocsample");
+    let rows = |moment: &str| ledger[moment]["rows"].as_array().expect("rows");
+    let of_heap = |row: &&Value| row["name"] == "dotnet: garbage or free";
+    let mut moments = ["peak", "last"].into_iter();
+    assert!(
+        moments.any(|it| rows(it).iter().any(|row| of_heap(&row))),
+        "{ledger}"
+    );
+    let sql = "SELECT value FROM gc_statistics JOIN gc USING (gc_id) WHERE statistic = 'heap' AND kind = 'major'";
+    let output = room.output(&["query", "--format", "json", "it.allocsample", sql]);
+    let sizes: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let sizes = sizes.as_array().expect("rows").iter();
+    let sizes: Vec<f64> = sizes
+        .map(|row| row["value"].as_f64().expect("bytes"))
+        .collect();
+    assert!(sizes.len() >= 3, "{sizes:?}");
+    // A quarter of 65,536 objects of 1,024 bytes, their array, and the runtime's own.
+    for size in sizes {
+        assert!((16.7e6..21e6).contains(&size), "{size}");
     }
 }
 

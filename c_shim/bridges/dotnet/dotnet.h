@@ -77,4 +77,14 @@ HIDDEN void dotnet_watch_begin(struct watch *watch, uintptr_t object);
 /* A collection of the generations up to this one has ended: reports the dead. */
 HIDDEN void dotnet_watch_after_collection(uint32_t oldest);
 
+/* ---- ranges.c: where the heap is ---- */
+
+HIDDEN void dotnet_ranges_prepare(const allocsample_hooks *hooks, allocsample_heap *heap, clr_object info);
+
+/* The runtime has named this region of the heap. */
+HIDDEN void dotnet_ranges_add(const struct clr_range *region);
+
+/* An object was sampled: learns its region. On the thread that allocates it. */
+HIDDEN void dotnet_ranges_find(uintptr_t object);
+
 #endif

@@ -102,6 +102,7 @@ static COLD void tell(uintptr_t object, size_t size, uintptr_t class)
     shim_mute();
     found.count = find_stack(frames);
     uint32_t type = dotnet_type(class);
+    dotnet_ranges_find(object);
     shim_unmute();
     found.frames = frames;
     struct watch *watch = dotnet_watch_take();
@@ -178,6 +179,7 @@ static void tell_drawn(const struct drawn *drawn)
     shim_mute();
     size_t count = find_stack(frames);
     uint32_t type = dotnet_type(drawn->class);
+    dotnet_ranges_find(drawn->object);
     shim_unmute();
     struct watch *watch = dotnet_watch_take();
     if (hooks->sampled_at(heap, dotnet_watch_key(watch), size, type, frames, count, interval) == ALLOCSAMPLE_NO_SAMPLE)
@@ -192,12 +194,51 @@ static void tell_drawn(const struct drawn *drawn)
 static struct collection {
     uint32_t count; /* by the runtime's count; 0: none */
     uint32_t type;
-    uint64_t begin_ns;
+    uint32_t generation; /* the oldest that was collected, if it has ended */
+    uint64_t begin_ns, end_ns; /* the end is 0 while it is under way */
 } under_way[4];
 
 /* Whether a thread is reporting a collection. Other threads do not wait for it, because it may be waiting for the collection that
  * they report. That collection then has no record, and its deaths are reported after the next one. */
 static _Atomic(bool) is_reporting;
+
+/* With the size of the heap in bytes; 0: unknown. */
+static void tell_collection(const struct collection *collection, uint64_t heap_bytes)
+{
+    uint64_t values[4];
+    uint32_t statistics = 0;
+    bool is_major = collection->generation >= 2;
+    if (heap_bytes != 0) {
+        values[2 * statistics] = STATISTIC_HEAP;
+        values[2 * statistics++ + 1] = heap_bytes;
+    }
+    if (is_major) {
+        values[2 * statistics] = ALLOCSAMPLE_LOOKED_UNTIL;
+        values[2 * statistics++ + 1] = collection->begin_ns;
+    }
+    allocsample_gc gc = {
+        .size = sizeof gc,
+        .kind = is_major ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR,
+        .id = collection->count,
+        /* For how long it stopped the program is not known. */
+        .begin_ns = collection->type == COLLECTION_IN_BACKGROUND ? collection->end_ns : collection->begin_ns,
+        .end_ns = collection->end_ns,
+        .statistics = statistics,
+        .values = values,
+    };
+    hooks->gc(heap, &gc);
+}
+
+/* The runtime reports the size of the heap right after the end of a collection. */
+static void tell_ended_collections(uint64_t heap_bytes)
+{
+    for (size_t i = 0; i < sizeof under_way / sizeof under_way[0]; i++) {
+        if (under_way[i].count == 0 || under_way[i].end_ns == 0)
+            continue;
+        tell_collection(&under_way[i], heap_bytes);
+        under_way[i].count = 0;
+    }
+}
 
 static void begin_collection(const uint8_t *data, size_t bytes)
 {
@@ -207,42 +248,12 @@ static void begin_collection(const uint8_t *data, size_t bytes)
     memcpy(words, data, sizeof words);
     if (atomic_exchange_explicit(&is_reporting, true, memory_order_acquire))
         return;
+    tell_ended_collections(0);
     struct collection *place = under_way;
     while (place->count != 0 && place != &under_way[sizeof under_way / sizeof under_way[0] - 1])
         place++;
     *place = (struct collection){.count = words[0], .type = words[3], .begin_ns = hooks->now_ns()};
     atomic_store_explicit(&is_reporting, false, memory_order_release);
-}
-
-static uint64_t heap_bytes(void)
-{
-    static struct clr_range ranges[4096];
-    const uint32_t room = sizeof ranges / sizeof ranges[0];
-    uint32_t count = 0;
-    uint64_t bytes = 0;
-    if (CLR(info, INFO_GENERATION_BOUNDS, (clr_object, uint32_t, uint32_t *, struct clr_range *), room, &count, ranges) < 0)
-        return 0;
-    for (uint32_t i = 0; i < count && i < room; i++)
-        bytes += ranges[i].used;
-    return bytes;
-}
-
-static void tell_collection(const struct collection *collection, uint32_t generation)
-{
-    uint64_t values[] = {STATISTIC_HEAP, heap_bytes(), ALLOCSAMPLE_LOOKED_UNTIL, collection->begin_ns};
-    uint64_t now = hooks->now_ns();
-    bool is_major = generation >= 2;
-    allocsample_gc gc = {
-        .size = sizeof gc,
-        .kind = is_major ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR,
-        .id = collection->count,
-        /* For how long it stopped the program is not known. */
-        .begin_ns = collection->type == COLLECTION_IN_BACKGROUND ? now : collection->begin_ns,
-        .end_ns = now,
-        .statistics = is_major ? 2 : 1,
-        .values = values,
-    };
-    hooks->gc(heap, &gc);
 }
 
 /* Threads still stand, unless the collection ran beside them. */
@@ -256,13 +267,33 @@ static void end_collection(const uint8_t *data, size_t bytes)
         return;
     shim_mute();
     dotnet_watch_after_collection(words[1]);
+    shim_unmute();
     for (size_t i = 0; i < sizeof under_way / sizeof under_way[0]; i++) {
         if (under_way[i].count == 0 || under_way[i].count != words[0])
             continue;
-        tell_collection(&under_way[i], words[1]);
-        under_way[i].count = 0;
+        under_way[i].generation = words[1];
+        under_way[i].end_ns = hooks->now_ns();
     }
-    shim_unmute();
+    atomic_store_explicit(&is_reporting, false, memory_order_release);
+}
+
+/* The event: of every generation its size and the bytes that were promoted into it (8 bytes each), from the youngest to that of
+ * large objects; other figures (30 bytes); and of pinned objects the same two. */
+static void end_with_sizes(const uint8_t *data, size_t bytes)
+{
+    enum { GENERATIONS = 4, OTHERS = 30 };
+    uint64_t sum = 0;
+    for (size_t i = 0; i <= GENERATIONS; i++) {
+        uint64_t size;
+        size_t at = i * 2 * sizeof size + (i == GENERATIONS ? OTHERS : 0);
+        if (bytes < at + sizeof size)
+            break;
+        memcpy(&size, data + at, sizeof size);
+        sum += size;
+    }
+    if (atomic_exchange_explicit(&is_reporting, true, memory_order_acquire))
+        return;
+    tell_ended_collections(sum);
     atomic_store_explicit(&is_reporting, false, memory_order_release);
 }
 
@@ -303,6 +334,8 @@ static clr_result on_event(clr_object self, uintptr_t provider, uint32_t event, 
         begin_collection(data, bytes);
     else if (event == EVENT_COLLECTION_ENDED)
         end_collection(data, bytes);
+    else if (event == EVENT_HEAP_SIZES)
+        end_with_sizes(data, bytes);
     errno = before;
     return CLR_OK;
 }
@@ -367,6 +400,7 @@ static bool register_heap(void)
     heap = hooks->heap_register(&description);
     if (heap == NULL || !dotnet_names_prepare(hooks, heap, info) || !dotnet_watch_prepare(hooks, heap, info))
         return false;
+    dotnet_ranges_prepare(hooks, heap, info);
     hooks->define_statistic(heap, STATISTIC_HEAP, "heap", "bytes");
     return countdown_threads_prepare(&threads, hooks, heap);
 }

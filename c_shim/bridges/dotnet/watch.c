@@ -43,6 +43,7 @@ static uint32_t generation_now(uintptr_t object, uint32_t before)
     struct clr_range range = {0};
     if (CLR(info, INFO_OBJECT_GENERATION, (clr_object, uintptr_t, struct clr_range *), object, &range) < 0)
         return before + 1;
+    dotnet_ranges_add(&range);
     return range.generation < OLD ? range.generation : OLD;
 }
 
