@@ -1,19 +1,10 @@
 //! Promise: the agent's own walk of Java's stacks finds what the JVM's does, whatever is on them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::support::room::{stderr, stdout};
 use crate::support::{agent_library, compile, skip};
 use serde_json::Value;
-
-/// All JDKs of this machine, where the agent walks their stacks.
-fn jdks() -> Vec<PathBuf> {
-    if !cfg!(target_arch = "x86_64") {
-        skip("the JVM is asked for each stack on this processor");
-        return Vec::new();
-    }
-    compile::jdks()
-}
 
 /// How many stacks were walked as the JVM does, otherwise, when they had new code, and not at all.
 fn walked(home: &Path, java: &[&str], kind: &str) -> Option<[u64; 4]> {
@@ -60,7 +51,7 @@ fn walked(home: &Path, java: &[&str], kind: &str) -> Option<[u64; 4]> {
 
 /// Each kind of stack, compiled, half compiled and interpreted.
 fn assert_walked(kind: &str, least_share: f64) {
-    for home in jdks() {
+    for home in compile::jdks() {
         for java in [
             &[][..],
             &["-XX:+UseSerialGC", "-Xint"],
@@ -108,7 +99,7 @@ fn frames_of_many_threads() {
 /// Most of which the JVM must be asked for, as the frames of a virtual thread that has waited are elsewhere.
 #[test]
 fn frames_of_virtual_threads() {
-    for home in jdks() {
+    for home in compile::jdks() {
         if walked_virtual(&home).is_none() {
             skip(&format!("{} has no virtual threads", home.display()));
         }

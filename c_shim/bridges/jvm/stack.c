@@ -16,6 +16,7 @@
 #define _GNU_SOURCE
 #include "stack.h"
 #include "buffer.h"
+#include "frames.h"
 #include "kit/lock.h"
 #include "kit/memory.h"
 #include "layout.h"
@@ -23,18 +24,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-
-/* Frames of the interpreter, and those that enter Java code, in words from the frame pointer: the same in all JDKs from 8
- * on (frame_x86.hpp), and in no table. */
-enum {
-    INTERPRETED_BYTECODE = -8,
-    INTERPRETED_METHOD = -3,
-    INTERPRETED_SENDER_SP = -1,
-    ENTRY_WRAPPER = -6,
-    SAVED_FP = 0,
-    RETURN_ADDRESS = 1
-};
+#if JVM_FRAMES_ARE_KNOWN
 
 enum kind {
     /* Frames end here for us: the JVM must be asked. */
@@ -311,6 +301,7 @@ static bool leave(const struct stack *stack, const void *anchor, struct cursor *
         return false;
     if (cursor->pc == 0)
         cursor->pc = word_at((const void *)cursor->sp, -(int64_t)sizeof(uintptr_t));
+    cursor->pc = jvm_address(cursor->pc);
     return true;
 }
 
@@ -323,12 +314,13 @@ static bool is_interpreter(uintptr_t pc)
 }
 
 /* Steps from a frame with a frame pointer to its caller. */
-static bool step_by_fp(const struct stack *stack, uintptr_t sp, struct cursor *cursor)
+static bool step_by_fp(const struct stack *stack, struct cursor *cursor)
 {
     const uintptr_t *fp = (const uintptr_t *)cursor->fp;
+    uintptr_t sp = jvm_sender_sp(fp);
     if (sp <= cursor->sp || !is_within(stack, sp))
         return false;
-    *cursor = (struct cursor){.pc = fp[RETURN_ADDRESS], .sp = sp, .fp = fp[SAVED_FP]};
+    *cursor = (struct cursor){.pc = jvm_address(fp[RETURN_ADDRESS]), .sp = sp, .fp = fp[SAVED_FP]};
     return true;
 }
 
@@ -338,7 +330,7 @@ static bool step_by_size(const struct stack *stack, uint32_t words, struct curso
     if (words < 2 || !is_within(stack, sp))
         return false;
     const uintptr_t *top = (const uintptr_t *)sp;
-    *cursor = (struct cursor){.pc = top[-1], .sp = sp, .fp = top[-2]};
+    *cursor = (struct cursor){.pc = jvm_address(top[-1]), .sp = sp, .fp = top[-2]};
     return true;
 }
 
@@ -349,7 +341,7 @@ static const struct place *place_of(const struct stack *stack, const struct curs
     uintptr_t pc = cursor->pc, within = 0;
     if (is_interpreted) {
         if (!is_within(stack, cursor->fp + INTERPRETED_BYTECODE * (intptr_t)sizeof(uintptr_t)) ||
-            !is_within(stack, cursor->fp + 2 * sizeof(uintptr_t)))
+            !is_within(stack, cursor->fp + FRAME_END * sizeof(uintptr_t)))
             return NULL;
         const uintptr_t *fp = (const uintptr_t *)cursor->fp;
         pc = fp[INTERPRETED_METHOD];
@@ -426,7 +418,7 @@ static ALWAYS_INLINE enum jvm_walked walk(environment jni, struct lesson *lesson
             return JVM_NOT_WALKED;
         *count += fitting;
         bool has_caller = place->kind == INTERPRETED
-                              ? step_by_fp(&stack, ((const uintptr_t *)cursor.fp)[INTERPRETED_SENDER_SP], &cursor)
+                              ? step_by_fp(&stack, &cursor)
                               : step_by_size(&stack, place->words, &cursor);
         if (!has_caller)
             return JVM_NOT_WALKED;
