@@ -1,5 +1,4 @@
 //! Promise: with `--embedded`, an allocator in a stripped file is found by the symbols in its debug file, and by no other file.
-#![cfg(target_arch = "x86_64")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

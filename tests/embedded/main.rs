@@ -6,4 +6,5 @@ mod support;
 mod debug_files;
 mod entries;
 mod extensions;
+mod instructions;
 mod jemalloc_hooks;

@@ -1,5 +1,5 @@
-/* Checks the decoder of aarch64 on code of compilers: aarch64_code. Ends with the number of the first wrong answer. */
-#include "kit/aarch64.h"
+/* Checks the decoders of aarch64 on code of compilers: aarch64_code. Ends with the number of the first wrong answer. */
+#include "kit/aarch64_moves.h"
 
 #include <stdio.h>
 
@@ -125,7 +125,79 @@ static int check_ints(void)
     return 0;
 }
 
+static int check_instructions(void)
+{
+    static const struct {
+        uint32_t code;
+        enum instruction_kind kind;
+        int64_t distance; /* of the target */
+    } known[] = {
+        {0x14000003, INSTRUCTION_JUMP, 12},        /* b */
+        {0x17ffffff, INSTRUCTION_JUMP, -4},        /* b */
+        {0x97ffaabc, INSTRUCTION_CALL, -87312},    /* bl */
+        {0x5400008a, INSTRUCTION_CONDITION, 16},   /* b.ge */
+        {0xb40000a0, INSTRUCTION_CONDITION, 20},   /* cbz x0 */
+        {0x35000e27, INSTRUCTION_CONDITION, 452},  /* cbnz w7 */
+        {0xb7f80061, INSTRUCTION_CONDITION, 12},   /* tbnz x1, #63 */
+        {0xd63f0100, INSTRUCTION_CALL, 0},         /* blr x8 */
+        {0xd63f093f, INSTRUCTION_CALL, 0},         /* blraaz x9 */
+        {0xd61f0200, INSTRUCTION_END, 0},          /* br x16 */
+        {0xd65f03c0, INSTRUCTION_END, 0},          /* ret */
+        {0xd65f0bff, INSTRUCTION_END, 0},          /* retaa */
+        {0x90000983, INSTRUCTION_DATA, 0},         /* adrp x3 */
+        {0x58000050, INSTRUCTION_DATA, 0},         /* ldr x16, 8 */
+        {0xd503233f, INSTRUCTION_PLAIN, 0},        /* paciasp */
+        {0xd53bd040, INSTRUCTION_PLAIN, 0},        /* mrs x0, tpidr_el0 */
+        {0xa9bf7bfd, INSTRUCTION_PLAIN, 0},        /* stp x29, x30, [sp, #-16]! */
+        {0x00000000, INSTRUCTION_UNKNOWN, 0},      /* udf */
+        {0xd4200000, INSTRUCTION_UNKNOWN, 0},      /* brk */
+        {0x9c000040, INSTRUCTION_UNKNOWN, 0},      /* ldr q0, 8 */
+    };
+    enum { AT = 0x1000000 };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        struct instruction found = aarch64_instruction(known[i].code, AT);
+        CHECK(found.kind == known[i].kind && found.length == 4);
+        CHECK(found.target == (known[i].distance == 0 ? 0 : (uintptr_t)(AT + known[i].distance)));
+    }
+    return 0;
+}
+
+/* Copies 1 MiB away. tests/programs/moved_code_aarch64.c runs such copies. */
+static int check_copies(void)
+{
+    enum { FROM = 0x1000000, TO = 0x1100000 };
+    static const struct {
+        uint32_t code;
+        size_t count;
+        uint32_t copy[4];
+    } copies[] = {
+        {0xa9bf7bfd, 1, {0xa9bf7bfd}},                         /* stp */
+        {0xd65f03c0, 1, {0xd65f03c0}},                         /* ret */
+        {0x14000003, 1, {0x17fc0003}},                         /* b */
+        {0x5400008a, 2, {0x5400004b, 0x17fc0003}},             /* b.ge: b.lt over b */
+        {0xb40000a0, 2, {0xb5000040, 0x17fc0004}},             /* cbz x0: cbnz over b */
+        {0xb7f80061, 2, {0xb6f80041, 0x17fc0002}},             /* tbnz x1, #63: tbz over b */
+        {0xb0000003, 2, {0xd2820003, 0xf2a02003}},             /* adrp x3: its page, 0x1001000 */
+        {0x58000041, 3, {0xd2800101, 0xf2a02001, 0xf9400021}}, /* ldr x1, 8: from 0x1000008 */
+        {0x18000041, 3, {0xd2800101, 0xf2a02001, 0xb9400021}}, /* ldr w1, 8 */
+        {0x97ffaabc, 0, {0}},                                  /* bl: its return address would be another one */
+        {0xd63f0100, 0, {0}},                                  /* blr */
+        {0x5400008e, 0, {0}},                                  /* b.al */
+        {0x9c000040, 0, {0}},                                  /* ldr q0, 8 */
+    };
+    for (size_t i = 0; i < sizeof copies / sizeof copies[0]; i++) {
+        struct instruction instruction = aarch64_instruction(copies[i].code, FROM);
+        uint8_t copy[INSTRUCTION_LONGEST] = {0};
+        size_t length = aarch64_move(&instruction, copies[i].code, FROM, copy, TO);
+        CHECK(length == copies[i].count * 4 && memcmp(copy, copies[i].copy, length) == 0);
+    }
+    struct instruction jump = aarch64_instruction(0x14000003, FROM);
+    uint8_t copy[INSTRUCTION_LONGEST];
+    CHECK(aarch64_move(&jump, 0x14000003, FROM, copy, FROM + (UINT64_C(200) << 20)) == 0);
+    return 0;
+}
+
 int main(void)
 {
-    return check_moves() || check_fields() || check_ints();
+    return check_moves() || check_fields() || check_ints() || check_instructions() || check_copies();
 }

@@ -1,5 +1,6 @@
 // Behaviour: has functions with mimalloc's names, allocates 20 MiB by them, and prints how many blocks have their content. -DBY_MALLOC:
-// they take their blocks from malloc; -DSHORT: one is too short for a jump; -DLOOP: one jumps back into its first instructions;
+// they take their blocks from malloc; -DSHORT: one is too short for a jump (aarch64: begins with an instruction that is not known); -DLOOP: one jumps back into its first
+// instructions, of which aarch64 has only one;
 // -DTWICE: one reaches another one by a pointer; -DNEAR: one jumps to another one that is near; -DOTHER: the program also calls one that is not known;
 // -DLIKE: a number in an instruction looks like a jump into one. -DLIBRARY: it is a library, whose function `toy_run` allocates that many
 // blocks and returns how many have their content.
@@ -48,10 +49,17 @@ NOINLINE void *mi_zalloc(size_t size) {
 }
 #elif defined(NEAR)
 void *mi_zalloc(size_t size);
+#ifdef __aarch64__
+__asm__(".text\n\t.globl mi_zalloc\n\t.type mi_zalloc, @function\nmi_zalloc:\n\tmov x1, x0\n\tcbnz x1, 1f\n\t"
+        "b mi_malloc\n\t.size mi_zalloc, .-mi_zalloc\n\t"
+        ".globl mi_zalloc_aligned\n\t.type mi_zalloc_aligned, @function\nmi_zalloc_aligned:\n1:\tcmp x0, #0\n\t"
+        "b mi_malloc\n\t.size mi_zalloc_aligned, .-mi_zalloc_aligned\n");
+#else
 __asm__(".text\n\t.globl mi_zalloc\n\t.type mi_zalloc, @function\nmi_zalloc:\n\tmov %rdi, %rax\n\tmov %rax, %rdi\n\t"
         "jmp 1f\n\t.size mi_zalloc, .-mi_zalloc\n\t"
         ".globl mi_zalloc_aligned\n\t.type mi_zalloc_aligned, @function\nmi_zalloc_aligned:\n1:\tsub $8, %rsp\n\ttest %rdi, %rdi\n\t"
         "call mi_malloc\n\tadd $8, %rsp\n\tret\n\t.size mi_zalloc_aligned, .-mi_zalloc_aligned\n");
+#endif
 #else
 NOINLINE void *mi_zalloc(size_t size) { return mi_malloc(size + (size == 0)); }
 #endif
@@ -68,7 +76,12 @@ __asm__(".text\n\t.globl looks_like_a_call\n\t.type looks_like_a_call, @function
 NOINLINE void *_mi_heap_malloc(size_t size) { return _mi_take(size + 1); }
 #ifdef SHORT
 void mi_free(void *block);
+#ifdef __aarch64__
+__asm__(".text\n\t.globl mi_free\n\t.type mi_free, @function\nmi_free:\n\tldr q16, 1f\n\tret\n\t.size mi_free, .-mi_free\n\t"
+        ".balign 16\n1:\t.quad 1, 2\n");
+#else
 __asm__(".text\n\t.globl mi_free\n\t.type mi_free, @function\nmi_free:\n\ttest %rdi, %rdi\n\tret\n\t.size mi_free, .-mi_free\n");
+#endif
 #else
 static volatile size_t freed;
 NOINLINE void mi_free(void *block) {

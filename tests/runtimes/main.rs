@@ -22,7 +22,6 @@ mod lua;
 mod mono;
 mod node;
 mod ocaml;
-mod other_processors;
 mod perl;
 mod php;
 mod pypy;

@@ -7,10 +7,12 @@ use std::sync::Mutex;
 
 use super::{Program, is_installed, scratch, skip};
 
-const ARCHIVES: [&str; 2] = [
-    "/usr/lib/x86_64-linux-gnu/libjemalloc_pic.a",
-    "/usr/lib/aarch64-linux-gnu/libjemalloc_pic.a",
-];
+/// Debian's static library of this name, if it is installed.
+pub fn static_library(name: &str) -> Option<PathBuf> {
+    let directories = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
+    let paths = directories.map(|directory| Path::new(directory).join(name));
+    paths.into_iter().find(|path| path.exists())
+}
 
 /// What `embedded.c` is asked for where every block counts.
 pub const BLOCKS: [&str; 8] = [
@@ -26,7 +28,7 @@ pub const BLOCKS: [&str; 8] = [
 
 /// The static library with renamed functions. `None`: there is nothing to make it of, which is said.
 fn archive() -> Option<PathBuf> {
-    let original = ARCHIVES.map(Path::new).into_iter().find(|it| it.exists());
+    let original = static_library("libjemalloc_pic.a");
     let tools = ["nm", "objcopy"].into_iter().all(is_installed);
     let Some(original) = original.filter(|_| tools) else {
         skip("no static jemalloc (Debian: libjemalloc-dev, binutils)");
@@ -40,7 +42,7 @@ fn archive() -> Option<PathBuf> {
     if !made.exists() {
         std::fs::create_dir_all(&directory).expect("a directory");
         let unfinished = directory.join(format!("libapp_jemalloc.{}.a", std::process::id()));
-        rename(original, &unfinished);
+        rename(&original, &unfinished);
         // Another process may have been faster: its result is the same.
         std::fs::rename(&unfinished, &made).expect("the archive");
     }
@@ -95,11 +97,10 @@ pub fn mimalloc_flags() -> Option<Vec<String>> {
 
 /// Flags for a program that is linked with Debian's tcmalloc.
 pub fn tcmalloc_flags() -> Option<Vec<String>> {
-    let archive = Path::new("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.a");
-    if !archive.exists() {
+    let Some(archive) = static_library("libtcmalloc_minimal.a") else {
         skip("no static tcmalloc (Debian: libgoogle-perftools-dev)");
         return None;
-    }
+    };
     let archive = archive.to_string_lossy();
     let whole = format!("-Wl,--whole-archive,{archive},--no-whole-archive");
     let flags = ["-DTCMALLOC", &whole, "-lstdc++", "-lpthread", "-lm"];

@@ -16,8 +16,6 @@
 #include <errno.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-
 /* Its number among the arguments, or ARGUMENTS. */
 static uint8_t place_of(const struct entry_row *row, const char *letters)
 {
@@ -382,19 +380,3 @@ const struct bridge bridge_entries = {
     .after_dlclose = after_dlclose,
     .after_fork_in_child = after_fork_in_child,
 };
-
-#else
-
-/* Stubs are written for x86-64. */
-static void join(void)
-{
-    static bool is_told;
-    if (is_told)
-        return;
-    is_told = true;
-    shim_services.decline("embedded", "no function", "can be redirected on this processor, only on x86-64");
-}
-
-const struct bridge bridge_entries = {.name = "entries", .group = BRIDGE_EMBEDDED, .join = join, .attach = join};
-
-#endif

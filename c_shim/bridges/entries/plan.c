@@ -3,19 +3,14 @@
 #define _GNU_SOURCE
 #include "search.h"
 
+#include "branches.h"
 #include "kit/instructions.h"
 #include "kit/ranges.h"
 
 #include <string.h>
 
-#if defined(__x86_64__)
-
-#include <emmintrin.h>
-
 /* Between two functions of the allocator lie only such of its own that are named otherwise. */
 #define GAP 1024
-
-enum { JUMP = 5, ALIGNMENT = 16, VECTOR = 16 };
 
 static size_t entries_between(const struct entries_found *found, uintptr_t start, uintptr_t end)
 {
@@ -58,20 +53,6 @@ static bool read_code(struct search *search, uintptr_t start, size_t bytes)
            symbol_file_read(&search->file, search->code, bytes, from);
 }
 
-/* Where bytes that look like a jump or a call with a 32-bit distance lead to, whether they are one or not. 0: they do not. */
-static uintptr_t leads_to(const uint8_t *code, size_t room, uintptr_t address, size_t *distance_at)
-{
-    int32_t distance;
-    if (room >= 5 && (code[0] == 0xe9 || code[0] == 0xe8))
-        *distance_at = 1;
-    else if (room >= 6 && code[0] == 0x0f && (code[1] & 0xf0) == 0x80)
-        *distance_at = 2;
-    else
-        return 0;
-    memcpy(&distance, code + *distance_at, sizeof distance);
-    return address + *distance_at + 4 + (uintptr_t)(intptr_t)distance;
-}
-
 static size_t entry_at(const struct entries_found *found, uintptr_t start)
 {
     size_t i = 0;
@@ -105,21 +86,12 @@ static bool is_in_head(const struct entries_found *found, uintptr_t address)
     return false;
 }
 
-/* Of compilers and linkers, between functions: nop of any length, or int3. */
-static bool is_filling(const uint8_t *code)
-{
-    while (*code == 0x66 || *code == 0x2e)
-        code++;
-    return *code == 0x90 || *code == 0xcc || (code[0] == 0x0f && code[1] == 0x1f);
-}
-
 /* Why not, or NULL. Its code is in `code` then. */
 static const char *plan_head(struct search *search, struct entry_found *entry)
 {
-    static const uint8_t endbr64[] = {0xf3, 0x0f, 0x1e, 0xfa};
     /* With what fills up to the next function. */
     size_t own = (size_t)(entry->end - entry->start);
-    size_t bytes = ((entry->end + ALIGNMENT - 1) & -(uintptr_t)ALIGNMENT) - entry->start;
+    size_t bytes = ((entry->end + FUNCTION_ALIGNMENT - 1) & -(uintptr_t)FUNCTION_ALIGNMENT) - entry->start;
     uint64_t from, rest;
     if (symbol_file_code(&search->file, entry->start, &from, &rest) && rest < bytes)
         bytes = (size_t)rest;
@@ -128,23 +100,9 @@ static const char *plan_head(struct search *search, struct entry_found *entry)
         shim_services.copy_foreign(search->in_memory, bytes, &memory, 1) != bytes ||
         memcmp(search->code, search->in_memory, bytes) != 0)
         return "is not in memory as it is in the file";
-    if (bytes >= sizeof endbr64 && memcmp(search->code, endbr64, sizeof endbr64) == 0)
-        entry->skipped = sizeof endbr64;
-    bool is_over = false;
-    while (entry->moved < JUMP) {
-        size_t at = entry->skipped + entry->moved;
-        struct instruction next = instruction_at(search->code + at, bytes - at, entry->start + at);
-        bool is_movable = next.kind == INSTRUCTION_PLAIN || next.kind == INSTRUCTION_DATA ||
-                          next.kind == INSTRUCTION_CONDITION || next.kind == INSTRUCTION_JUMP;
-        if (at >= own ? !is_over || !is_filling(search->code + at) : next.kind == INSTRUCTION_END)
-            return "is too short";
-        if (at >= own && next.kind == INSTRUCTION_END)
-            next.length = 1; /* int3 */
-        else if (!is_movable)
-            return "begins with an instruction that is not known";
-        is_over |= next.kind == INSTRUCTION_JUMP;
-        entry->moved += next.length;
-    }
+    const char *why = branches_plan_head(search->code, own, bytes, entry);
+    if (why != NULL)
+        return why;
     memcpy(entry->begins, search->code, entry->skipped + entry->moved);
     return NULL;
 }
@@ -183,68 +141,53 @@ static void plan_heads(struct search *search)
 
 /* ---- jumps and calls in the allocator's functions ---- */
 
-/* Sees a jump or a call, or bytes that may be one; `distance_at` is where its distance is. */
-typedef void target_visitor(struct search *search, struct entry_found *entry, uintptr_t target, uintptr_t distance_at,
-                            bool is_short);
+typedef void target_visitor(struct search *search, struct entry_found *entry, const struct branch *branch);
 
-/* From the first instruction that is not known on, all bytes are taken for jumps that may be some. */
-static void each_target(struct search *search, struct entry_found *entry, target_visitor *visit)
+struct visit {
+    struct search *search;
+    struct entry_found *entry;
+    target_visitor *visitor;
+};
+
+/* Short jumps are frequent among bytes that are none. */
+static void visit_target(void *argument, const struct branch *branch)
 {
-    size_t bytes = (size_t)(entry->end - entry->start), at = 0;
-    if (!read_code(search, entry->start, bytes))
-        return;
-    for (struct instruction next; at < bytes; at += next.length) {
-        const uint8_t *code = search->code + at;
-        next = instruction_at(code, bytes - at, entry->start + at);
-        if (next.kind == INSTRUCTION_UNKNOWN)
-            break;
-        /* A moved jump may be short: its copy is not. */
-        bool is_moved = at < entry->skipped + entry->moved;
-        if (next.target != 0)
-            visit(search, entry, next.target, entry->start + at + next.length - 4,
-                  !is_moved && (code[0] == 0xeb || (code[0] & 0xf0) == 0x70));
-    }
-    for (; at < bytes; at++) {
-        const uint8_t *code = search->code + at;
-        uintptr_t address = entry->start + at, target;
-        size_t distance_at;
-        target = leads_to(code, bytes - at, address, &distance_at);
-        if (target != 0)
-            visit(search, entry, target, address + distance_at, false);
-        if (at + 2 <= bytes && (code[0] == 0xeb || (code[0] & 0xf0) == 0x70 || (code[0] & 0xfc) == 0xe0)) {
-            target = address + 2 + (uintptr_t)(intptr_t)(int8_t)code[1];
-            if (is_in_head(&search->found, target) || target == entry->start)
-                visit(search, entry, target, 0, true);
-        }
-    }
+    struct visit *visit = argument;
+    bool is_likely = !branch->may_be_none || !branch->is_short;
+    if (is_likely || is_in_head(&visit->search->found, branch->target) || branch->target == visit->entry->start)
+        visit->visitor(visit->search, visit->entry, branch);
+}
+
+static void each_target(struct search *search, struct entry_found *entry, target_visitor *visitor)
+{
+    struct visit visit = {search, entry, visitor};
+    size_t bytes = (size_t)(entry->end - entry->start);
+    if (read_code(search, entry->start, bytes))
+        branches_of_function(search->code, bytes, entry, visit_target, &visit);
 }
 
 /* Once all heads are known. */
-static void look_at_jump(struct search *search, struct entry_found *entry, uintptr_t target, uintptr_t distance_at,
-                         bool is_short)
+static void look_at_jump(struct search *search, struct entry_found *entry, const struct branch *branch)
 {
     struct entries_found *found = &search->found;
-    size_t to = entry_at(found, target);
-    if (is_in_head(found, target)) {
+    size_t to = entry_at(found, branch->target);
+    if (is_in_head(found, branch->target)) {
         search_refuse(found, entry->row->name, "jumps between instructions that would be moved");
-    } else if (to < found->count && is_short) {
+    } else if (to < found->count && branch->is_short) {
         search_refuse(found, entry->row->name, "has a short jump to another function");
     } else if (to < found->count && found->site_count == SITES) {
         search_refuse(found, entry->row->name, "has too many jumps to other functions");
     } else if (to < found->count && entry->row->kind != ENTRY_FREES) {
-        found->sites[found->site_count++] = (struct entry_site){distance_at, to};
+        found->sites[found->site_count++] = (struct entry_site){branch->distance_at, to};
     }
 }
 
-static void confirm(struct search *search, struct entry_found *entry, uintptr_t target, uintptr_t distance_at,
-                    bool is_short)
+static void confirm(struct search *search, struct entry_found *entry, const struct branch *branch)
 {
-    (void)distance_at;
-    (void)is_short;
     const struct entries_found *found = &search->found;
-    size_t to = entry_at(found, target);
+    size_t to = entry_at(found, branch->target);
     entry->is_confirmed |= to < found->count ? entry_is_operator(found->entries[to].row) && found->entries[to].is_confirmed
-                                             : function_at(search, target) != NULL;
+                                             : function_at(search, branch->target) != NULL;
 }
 
 /* An operator that reaches the allocator only by functions that are led elsewhere needs no stub of its own: it may be the program's,
@@ -313,41 +256,21 @@ static void note_hit(struct search *search, uintptr_t at, const char *what, cons
         search->hits[search->hit_count++] = (struct hit){.at = at, .what = what, .why = why};
 }
 
-static void look_at_target(struct search *search, uintptr_t at, uintptr_t target)
-{
-    struct entries_found *found = &search->found;
-    if (is_in_head(found, target))
-        note_hit(search, at, "other code", "jumps between instructions that would be moved");
-    const struct function *to = function_at(search, target), *last = search->functions + search->function_count;
-    bool is_known = entry_at(found, target) < found->count;
-    for (; to != NULL && to < last && to->start == target && !is_known; to++)
-        if (to->hands_out && !is_of_allocator(search, at))
-            note_hit(search, at, search->text + to->name, "is called as well, and not known");
-}
-
-/* Sixteen bytes at once, with the one behind them: a bit for each that leads_to would look at. Libraries have 100 MiB of code. */
-static unsigned jumps_among(const uint8_t *code)
-{
-    __m128i first = _mm_loadu_si128((const __m128i *)code), second = _mm_loadu_si128((const __m128i *)(code + 1));
-    __m128i is_long = _mm_cmpeq_epi8(_mm_and_si128(first, _mm_set1_epi8((char)0xfe)), _mm_set1_epi8((char)0xe8));
-    __m128i is_condition =
-        _mm_and_si128(_mm_cmpeq_epi8(first, _mm_set1_epi8(0x0f)),
-                      _mm_cmpeq_epi8(_mm_and_si128(second, _mm_set1_epi8((char)0xf0)), _mm_set1_epi8((char)0x80)));
-    return (unsigned)_mm_movemask_epi8(_mm_or_si128(is_long, is_condition));
-}
-
 /* Notes code of the file that jumps into the middle of a head, and code outside of the allocator that calls a function that hands out
- * blocks and is not in the table. Behind the `room` bytes are VECTOR more, whatever they are. */
-static void look_at_bytes(struct search *search, const uint8_t *code, size_t bytes, size_t room, uintptr_t address)
+ * blocks and is not in the table. */
+static void look_at_target(void *argument, const struct branch *branch)
 {
-    for (size_t first = 0; first < bytes && search->found.refused == NULL; first += VECTOR) {
-        for (unsigned jumps = jumps_among(code + first); jumps != 0; jumps &= jumps - 1) {
-            size_t i = first + (size_t)__builtin_ctz(jumps), distance_at;
-            uintptr_t target = i < bytes ? leads_to(code + i, room - i, address + i, &distance_at) : 0;
-            if (target >= search->lowest && target < search->highest)
-                look_at_target(search, address + i, target);
-        }
-    }
+    struct search *search = argument;
+    struct entries_found *found = &search->found;
+    if (found->refused != NULL)
+        return;
+    if (is_in_head(found, branch->target))
+        note_hit(search, branch->at, "other code", "jumps between instructions that would be moved");
+    const struct function *to = function_at(search, branch->target), *last = search->functions + search->function_count;
+    bool is_known = entry_at(found, branch->target) < found->count;
+    for (; to != NULL && to < last && to->start == branch->target && !is_known; to++)
+        if (to->hands_out && !is_of_allocator(search, branch->at))
+            note_hit(search, branch->at, search->text + to->name, "is called as well, and not known");
 }
 
 static void note_function_of_hits(struct search *search, const Elf64_Sym *symbol, const char *name)
@@ -392,16 +315,15 @@ static void look_at_hits(struct search *search)
 /* Of the functions that must not be reached otherwise than is known. */
 static void find_bounds(struct search *search)
 {
-    search->lowest = UINTPTR_MAX;
-    search->highest = 0;
+    search->bounds = (struct range){UINTPTR_MAX, 0};
     for (size_t i = 0; i < search->function_count; i++) {
         const struct function *function = &search->functions[i];
         if (!function->hands_out && entry_at(&search->found, function->start) == search->found.count)
             continue;
-        if (function->start < search->lowest)
-            search->lowest = function->start;
-        if (function->end > search->highest)
-            search->highest = function->end;
+        if (function->start < search->bounds.start)
+            search->bounds.start = function->start;
+        if (function->end > search->bounds.end)
+            search->bounds.end = function->end;
     }
 }
 
@@ -421,7 +343,8 @@ static void look_at_all_code(struct search *search)
                 search_refuse(&search->found, "the file", "cannot be read");
                 return;
             }
-            look_at_bytes(search, search->piece, bytes, room, search->file.bias + segment.p_vaddr + at);
+            uintptr_t address = search->file.bias + segment.p_vaddr + at;
+            branches_in_file(search->piece, bytes, room, address, search->bounds, look_at_target, search);
         }
     }
 }
@@ -462,5 +385,3 @@ void search_plan(struct search *search)
     look_at_all_code(search);
     look_at_hits(search);
 }
-
-#endif

@@ -7,8 +7,6 @@
 
 #include <string.h>
 
-#if defined(__x86_64__)
-
 void search_refuse(struct entries_found *found, const char *what, const char *why)
 {
     if (found->refused != NULL)
@@ -201,5 +199,3 @@ void entries_search(uintptr_t object, void (*join)(const struct entries_found *f
     objects_each(object, visit, search);
     munmap(search, sizeof *search);
 }
-
-#endif

@@ -2,6 +2,7 @@
 #ifndef ALLOCSAMPLE_BRIDGES_ENTRIES_SEARCH_H
 #define ALLOCSAMPLE_BRIDGES_ENTRIES_SEARCH_H
 
+#include "branches.h"
 #include "entries.h"
 
 /* Pieces of a file that are read at once, and how much a piece repeats of the one before. */
@@ -42,11 +43,11 @@ struct search {
     struct function functions[FUNCTIONS]; /* by their addresses, once all are known */
     size_t function_count;
     struct entries_found found;
-    uintptr_t lowest, highest; /* between these lie the targets of jumps that matter */
+    struct range bounds; /* of the targets of jumps that matter */
     struct hit hits[HITS];
     size_t hit_count;
     uint8_t code[LONGEST], in_memory[LONGEST];
-    uint8_t piece[PIECE + 2 * OVERLAP];
+    uint8_t piece[PIECE + OVERLAP + BRANCHES_OVERRUN];
 };
 
 /* The first reason counts. */

@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-#if defined(__x86_64__)
-
 /* What entry_due has seen of a call of our own. */
 static struct {
     size_t allocated, freed;
@@ -195,5 +193,3 @@ bool trial_passes(struct redirected *of, const char **what, const char **why)
     *why = trial.from_malloc == 0 ? "did not pass its trial" : "takes its blocks from malloc, which is sampled";
     return false;
 }
-
-#endif

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#if defined(__x86_64__)
+
 /* What follows an opcode. */
 enum form {
     NONE = 1,  /* nothing; 0 is an opcode that is not known */
@@ -275,3 +277,26 @@ size_t instruction_move(const struct instruction *instruction, const uint8_t *co
         return 0;
     }
 }
+
+#else
+
+#include "kit/aarch64_moves.h"
+
+struct instruction instruction_at(const uint8_t *code, size_t room, uintptr_t address)
+{
+    uint32_t bits;
+    if (room < sizeof bits)
+        return (struct instruction){.kind = INSTRUCTION_UNKNOWN};
+    memcpy(&bits, code, sizeof bits);
+    return aarch64_instruction(bits, address);
+}
+
+size_t instruction_move(const struct instruction *instruction, const uint8_t *code, uintptr_t address,
+                        uint8_t to[INSTRUCTION_LONGEST], uintptr_t new_address)
+{
+    uint32_t bits;
+    memcpy(&bits, code, sizeof bits);
+    return aarch64_move(instruction, bits, address, to, new_address);
+}
+
+#endif

@@ -1,7 +1,7 @@
 /* For bridges that move code: which bytes are one instruction, and what of it depends on where it stands.
  *
  * Only instructions that are common in such functions are known; tests/embedded/entries.rs compares each with another decoder, which
- * would allocate here. x86-64 only. */
+ * would allocate here. Those of aarch64 are in aarch64_moves.h. */
 #ifndef ALLOCSAMPLE_BRIDGES_INSTRUCTIONS_H
 #define ALLOCSAMPLE_BRIDGES_INSTRUCTIONS_H
 
@@ -12,7 +12,7 @@
 enum instruction_kind {
     INSTRUCTION_UNKNOWN,
     INSTRUCTION_PLAIN,     /* does the same anywhere */
-    INSTRUCTION_DATA,      /* has a 32-bit distance to data */
+    INSTRUCTION_DATA,      /* has a distance to data */
     INSTRUCTION_CONDITION, /* jumps to `target` if a condition holds */
     INSTRUCTION_JUMP,      /* a jump to `target` */
     INSTRUCTION_CALL,      /* a call; of `target` if that is not 0 */
@@ -22,7 +22,7 @@ enum instruction_kind {
 struct instruction {
     enum instruction_kind kind;
     size_t length;
-    size_t distance_at; /* INSTRUCTION_DATA: where the distance is in it; it is relative to its end */
+    size_t distance_at; /* x86-64, INSTRUCTION_DATA: where the distance is in it; it is relative to its end */
     uintptr_t target;
 };
 
@@ -32,7 +32,7 @@ __attribute__((visibility("hidden"))) struct instruction instruction_at(const ui
 
 /* Returns how many bytes the first instructions at `code` have together, as many instructions as are needed for `least` bytes. Reads
  * `room` bytes at most. 0: one of them cannot simply be copied to another address. `distance_at` is where the copy has a distance to
- * data that must be corrected; 0: nowhere. */
+ * data that must be corrected; 0: nowhere. x86-64 only. */
 __attribute__((visibility("hidden"))) size_t instructions_of_start(const uint8_t *code, size_t room, size_t least,
                                                                    size_t *distance_at);
 

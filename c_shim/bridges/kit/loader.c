@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "kit/loader.h"
 
+#include "kit/aarch64.h"
 #include "kit/code.h"
 #include "kit/instructions.h"
 
@@ -10,9 +11,8 @@
 #include <link.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-
-enum { JUMP = 5, ALIGNMENT = 16 };
+/* For a jump to anywhere. */
+#define JUMP_ROOM 16
 
 #pragma weak _r_debug
 
@@ -144,6 +144,10 @@ static void on_change(void)
     errno = saved_errno;
 }
 
+#if defined(__x86_64__)
+
+enum { JUMP = 5, ALIGNMENT = 16 };
+
 /* Whether it is [endbr64] ret, and what fills up to the next function behind it, with room for a jump. */
 static bool does_nothing(const uint8_t *code, size_t *skipped)
 {
@@ -166,6 +170,25 @@ static bool does_nothing(const uint8_t *code, size_t *skipped)
     return true;
 }
 
+#else
+
+enum { ALIGNMENT = AARCH64_BYTES };
+
+/* Whether it is [bti or paciasp] ret. */
+static bool does_nothing(const uint8_t *code, size_t *skipped)
+{
+    enum { RETURN = (int32_t)0xd65f03c0 };
+    uint32_t first, second;
+    memcpy(&first, code, sizeof first);
+    *skipped = 0;
+    if (!aarch64_is_hint(first))
+        return first == (uint32_t)RETURN;
+    memcpy(&second, code + sizeof first, sizeof second);
+    return second == (uint32_t)RETURN;
+}
+
+#endif
+
 bool loader_watch(void (*mapped)(uintptr_t object), void (*missed)(const char *why))
 {
     size_t skipped;
@@ -176,7 +199,7 @@ bool loader_watch(void (*mapped)(uintptr_t object), void (*missed)(const char *w
     uintptr_t at = _r_debug.r_brk;
     struct code_room room;
     if (at == 0 || at % ALIGNMENT != 0 || !does_nothing((const uint8_t *)at, &skipped) ||
-        !code_room_open(&room, at, ALIGNMENT))
+        !code_room_open(&room, at, JUMP_ROOM))
         return false;
     const void *jump = code_room_jump(&room, on_change);
     on_mapped = mapped;
@@ -185,14 +208,3 @@ bool loader_watch(void (*mapped)(uintptr_t object), void (*missed)(const char *w
     know_all();
     return code_room_close(&room) && code_put_jump((void *)(at + skipped), jump);
 }
-
-#else
-
-bool loader_watch(void (*mapped)(uintptr_t object), void (*missed)(const char *why))
-{
-    (void)missed;
-    (void)mapped;
-    return false;
-}
-
-#endif

@@ -3,7 +3,7 @@
  * The loader calls a function that does nothing whenever its list of objects changes, for debuggers to stop there: `r_brk` of
  * `_r_debug`. It is made to jump here. dlopen calls it when an object and all that it needs are mapped, before their constructors,
  * and holds the loader's lock: no other thread can find a function of theirs. An object that was not on the list at the last call is
- * one of these. glibc only, on x86-64. */
+ * one of these. glibc only. */
 #ifndef ALLOCSAMPLE_BRIDGES_LOADER_H
 #define ALLOCSAMPLE_BRIDGES_LOADER_H
 

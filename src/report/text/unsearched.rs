@@ -1,4 +1,4 @@
-//! What `--embedded` leaves alone as a whole: libraries that nobody could search, and processors without redirection.
+//! What `--embedded` leaves alone as a whole: libraries that nobody could search; in older profiles, processors without redirection.
 
 use allocsample_profile::{Note, Profile};
 
@@ -13,6 +13,7 @@ pub(super) fn line(profile: &Profile, detail: &str) -> Option<String> {
         return None;
     }
     let rest = if what.contains("this processor") {
+        // Before agents redirected functions on aarch64, too.
         "`--embedded` samples at most Arrow's pools and a jemalloc with hooks"
     } else if what.contains("another loader") {
         // Tried with musl's loader only.
