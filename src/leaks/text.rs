@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use allocsample_profile::{Frame, MAPPINGS, Profile};
 use allocsample_report::{Coverage, Width, origin, runtimes, shorten, shorten_all, units};
 
-use crate::pace::{per_minute, rate};
+use crate::pace::{change, per_minute, rate};
 use crate::resident::ResidentGrowth;
 use crate::{Finding, Findings, Verdict};
 
@@ -90,13 +90,13 @@ fn process(findings: &Findings) -> String {
     let growth = &findings.process;
     let (low, high) = growth.live_per_s_95;
     let limits = format!("{} to {}", per_minute(low), per_minute(high));
-    let live = rate(growth.live_per_s);
+    let live = change(growth.live_per_s);
     let mut text = match growth.resident_per_s {
         Some(resident) => format!(
-            "the process grew by {} (resident set); sampled live memory by {live} ({limits})",
-            rate(resident)
+            "the process {} (resident set); sampled live memory {live} ({limits})",
+            change(resident)
         ),
-        None => format!("the process grew by {live} ({limits}, sampled live memory)"),
+        None => format!("the process {live} ({limits}, sampled live memory)"),
     };
     let verdicts = [Verdict::Leak, Verdict::PossibleLeak, Verdict::Growing];
     let counts = verdicts.map(|verdict| findings.count_of(verdict));
