@@ -25,11 +25,7 @@ impl Examined {
         let mut last_death: BTreeMap<HeapId, u64> = BTreeMap::new();
         // No collector looks at malloc's.
         let of_machines = |sample: &Sample| sample.heap != HeapId::MALLOC;
-        let samples = match profile.samples.are_mallocs() {
-            true => 0..0,
-            false => 0..profile.samples.len(),
-        };
-        for sample in profile.samples.range(samples).filter(of_machines) {
+        for sample in profile.samples.iter().filter(of_machines) {
             match sample.first_fate {
                 Some(Fate::Dead | Fate::Alive | Fate::Promoted) => {
                     found.insert(sample.heap);

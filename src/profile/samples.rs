@@ -258,11 +258,6 @@ impl Samples {
         SampleFlags(self.column(Column::Flags).get(row) as u16)
     }
 
-    /// Whether all are of malloc, and the column of heaps has never had another number.
-    pub(crate) fn are_mallocs(&self) -> bool {
-        matches!(self.column(Column::Heap), Numbers::Zeros(_))
-    }
-
     /// The last sample.
     pub fn last(&self) -> Option<Sample> {
         self.get(self.len().checked_sub(1)?)

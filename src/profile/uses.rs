@@ -43,7 +43,7 @@ impl Uses {
         }
     }
 
-    /// What is no sample.
+    /// Counts the stacks of ticks, mappings, pages and frees.
     fn add_others(&mut self, profile: &Profile) {
         for tick in &profile.ticks {
             self.add(tick.stack, tick.flags);

@@ -451,4 +451,4 @@ fn machines(profile: &Profile, has_pools: bool) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

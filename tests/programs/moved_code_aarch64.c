@@ -15,7 +15,7 @@ static uint64_t next_number(uint64_t below)
     return state % below;
 }
 
-/* x0 to x9, of which the code sets x9 to show where it has gone, and the flags. */
+/* Registers x0 to x9, and the flags. The code sets x9 to show which way it took. */
 enum { SHOWN = 9, REGISTERS = 10 };
 struct registers {
     uint64_t values[REGISTERS], flags;

@@ -1,7 +1,8 @@
 // Behaviour: has functions with mimalloc's names, allocates 20 MiB by them, and prints how many blocks have their content. -DBY_MALLOC:
-// they take their blocks from malloc; -DSHORT: one is too short for a jump (aarch64: begins with an instruction that is not known); -DLOOP: one jumps back into its first
-// instructions, of which aarch64 has only one;
-// -DTWICE: one reaches another one by a pointer; -DNEAR: one jumps to another one that is near; -DOTHER: the program also calls one that is not known;
+// they take their blocks from malloc; -DSHORT: one is too short for a jump, or, on aarch64, begins with an instruction that the agent
+// does not know; -DLOOP: one jumps back into the instructions that a jump replaces (on aarch64 there is only one of these);
+// -DTWICE: one reaches another one by a pointer; -DNEAR: one jumps to another one that is near; -DOTHER: the program also calls one
+// that is not known;
 // -DLIKE: a number in an instruction looks like a jump into one. -DLIBRARY: it is a library, whose function `toy_run` allocates that many
 // blocks and returns how many have their content.
 #include "check.h"

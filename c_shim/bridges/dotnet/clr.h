@@ -121,8 +121,14 @@ struct clr_provider {
     const uint16_t *filter;
 };
 
-/* Events of the runtime: GCStart, GCEnd, and AllocationSampled of .NET 10. */
-enum { EVENT_COLLECTION_STARTED = 1, EVENT_COLLECTION_ENDED = 2, EVENT_HEAP_SIZES = 4, EVENT_SAMPLED = 303, LEVEL_INFORMATIONAL = 4 };
+/* Events of the runtime. */
+enum {
+    EVENT_COLLECTION_STARTED = 1, /* GCStart */
+    EVENT_COLLECTION_ENDED = 2,   /* GCEnd */
+    EVENT_HEAP_SIZES = 4,         /* GCHeapStats */
+    EVENT_SAMPLED = 303,          /* AllocationSampled, from .NET 10 on */
+};
+enum { LEVEL_INFORMATIONAL = 4 };
 #define KEYWORD_COLLECTIONS UINT64_C(0x1)
 #define KEYWORD_SAMPLING UINT64_C(0x80000000000)
 

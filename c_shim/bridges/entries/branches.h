@@ -9,8 +9,8 @@
 /* Bytes that branches_in_file may read behind those that it is given. */
 #define BRANCHES_OVERRUN 16
 
-/* Sets what of the function's beginning stays and what is moved. Returns why it cannot be, or NULL. The function has `own` bytes, and
- * `bytes` with what fills up to the next one. */
+/* Decides how many bytes at the beginning of the function stay, and how many are moved to make room for a jump. Returns NULL, or the
+ * reason why there cannot be a jump. The function has `own` bytes, or `bytes` with the padding behind it. */
 HIDDEN const char *branches_plan_head(const uint8_t *code, size_t own, size_t bytes, struct entry_found *entry);
 
 struct branch {
@@ -25,8 +25,8 @@ typedef void branch_visitor(void *argument, const struct branch *branch);
 HIDDEN void branches_of_function(const uint8_t *code, size_t bytes, const struct entry_found *entry, branch_visitor *visit,
                                  void *argument);
 
-/* Calls `visit` with all bytes that look like a branch with a distance that reaches this range, whether they are one or not. They begin
- * among the first `bytes`; `room` can be read as code. */
+/* Calls `visit` with all bytes that look like a branch into this range, whether they are one or not. Looks at the first `bytes`, and may
+ * read `room` bytes. */
 struct range {
     uintptr_t start, end;
 };

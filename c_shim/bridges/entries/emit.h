@@ -16,9 +16,9 @@ static inline uintptr_t writer_here(const struct writer *writer)
     return (uintptr_t)writer->room->start + writer->room->used;
 }
 
-/* A conditional branch whose target comes later: where it is. 0: none. */
+/* The place of a conditional branch whose target is written later; 0: there is none. */
 typedef size_t later;
-/* It leads to what is written next. */
+/* Makes the branch lead to the next instruction that is written. */
 HIDDEN void emit_here(struct writer *writer, later branch);
 
 /* Branches if the return address is in the allocator's code. */

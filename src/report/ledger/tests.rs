@@ -22,7 +22,7 @@ fn mapping(start: u64, mib: u64, resident_mib: u64, name: u32, flags: u8) -> Mem
     }
 }
 
-fn call(change: MappingChange, start: u64, mib: u64) -> MappingCall {
+pub(crate) fn call(change: MappingChange, start: u64, mib: u64) -> MappingCall {
     let mapped = Mapped {
         time_ns: 1,
         start,
