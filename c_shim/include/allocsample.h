@@ -431,6 +431,14 @@ typedef struct allocsample_hooks {
     /* [any] The objects of these samples are dead, all from now on: as `freed` for each, in one call. For a heap with
      * ALLOCSAMPLE_ENDS_BY_ID, by the ids that `alloc`, `sampled` or `sampled_at` returned. Each id once. */
     void (*died)(allocsample_heap *heap, const allocsample_id *samples, size_t count);
+
+    /* [any] As `sampled_at` and `freed`, for a machine that learns of a sample's stack, or of a death, later than it happened:
+     * `time_ns` is when that was, by `now_ns`. No later than now, and no longer ago than a few seconds: a profile that is cut into
+     * parts has it in the part that is being written. `interval` is not 0. */
+    allocsample_id (*sampled_earlier)(allocsample_heap *heap, uintptr_t address, uint64_t size, allocsample_type type,
+                                      const allocsample_frame *frames, size_t count, uint64_t interval,
+                                      uint64_t time_ns);
+    void (*freed_earlier)(allocsample_heap *heap, uintptr_t address, uint64_t time_ns);
 } allocsample_hooks;
 
 /* Defined by the agent; NULL without it, and for a version that it does not know. */

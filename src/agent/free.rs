@@ -109,10 +109,9 @@ impl Agent {
     }
 
     /// Records the death of a sample that a machine reports, on the thread that does so. Waits for space.
-    pub(crate) fn write_death(&self, thread: &ShimThread, id: u64, caller: &Caller) {
+    pub(crate) fn write_death(&self, thread: &ShimThread, id: u64, time_ns: u64, caller: &Caller) {
         let taken = self.epoch_bits() | (id + 1);
         let is_known = thread.epoch() == self.epoch();
-        let time_ns = clock::monotonic_ns();
         while let Written::NoRoom = self.write_free(thread, taken, is_known, time_ns, caller) {
             let recording = recording::current();
             let has_room = |recording| self.publisher.wait_for_space(recording, true);

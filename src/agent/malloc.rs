@@ -44,6 +44,7 @@ impl Agent {
                 walked: self.heaps.walked_in_malloc(thread),
                 stack: None,
                 has_own_frame: allocation.has_own_frame != 0,
+                time_ns: None,
             };
             sampled = match recording::current() {
                 Some(recording) if !self.accounting.selection.has_size(due.size) => {

@@ -179,7 +179,7 @@ impl Agent {
             );
         }
         let record = SampleRecord {
-            time_ns: clock::monotonic_ns(),
+            time_ns: due.time_ns.unwrap_or_else(clock::monotonic_ns),
             address: due.address,
             size: due.size,
             thread: ThreadId(key.walk.thread),
@@ -243,6 +243,8 @@ pub(crate) struct Due<'a> {
     pub stack: Option<&'a [RawFrame]>,
     /// A frame of our operators may be on the stack: see `shim_allocation`.
     pub has_own_frame: bool,
+    /// When it was allocated, CLOCK_MONOTONIC in nanoseconds; when the record is written if `None`.
+    pub time_ns: Option<u64>,
 }
 
 /// Whether the frames are what the walk found: they are not if they were merged with a machine's, stripped of our own or cut
@@ -293,6 +295,7 @@ mod tests {
             walked: None,
             stack: None,
             has_own_frame: false,
+            time_ns: None,
         }
     }
 

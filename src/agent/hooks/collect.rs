@@ -137,13 +137,25 @@ impl Agent {
 
     /// Records that the block at this address is about to be freed.
     pub fn heap_freed(&self, thread: &ShimThread, heap: &Heap, address: u64, caller: &Caller) {
+        self.heap_freed_at(thread, heap, address, clock::monotonic_ns(), caller);
+    }
+
+    /// The same for a block that was freed at `time_ns`, CLOCK_MONOTONIC in nanoseconds.
+    pub fn heap_freed_at(
+        &self,
+        thread: &ShimThread,
+        heap: &Heap,
+        address: u64,
+        time_ns: u64,
+        caller: &Caller,
+    ) {
         let Some(id) = self.blocks.of(heap).take(address) else {
             return;
         };
         if self.frees_are_over() {
             return;
         }
-        self.write_death(thread, id, caller);
+        self.write_death(thread, id, time_ns, caller);
         (self.setup.hooks().on_heap_freed)(address);
     }
 

@@ -17,7 +17,7 @@ mod timeline;
 
 pub use collect::{Pending, Resolution};
 pub use heap::{Callbacks, Description, Heap, Heaps};
-pub use nursery::{HookSlot, Object};
+pub use nursery::{Drawn, HookSlot, Object};
 
 #[cfg(test)]
 pub(crate) mod tests;

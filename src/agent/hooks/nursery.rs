@@ -62,6 +62,15 @@ pub struct Object {
     pub type_id: u32,
 }
 
+/// How an object came to be a sample that a machine has drawn itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Drawn {
+    /// The interval; the heap's if `None`.
+    pub at: Option<Interval>,
+    /// When it was allocated, CLOCK_MONOTONIC in nanoseconds; now if `None`.
+    pub time_ns: Option<u64>,
+}
+
 impl HookSlot {
     /// Runs `work` with the state, unless it was not begun or a call is under way already.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut NurseryState) -> R) -> Option<R> {
@@ -345,6 +354,7 @@ impl Agent {
             stack: None,
             // The entry of an allocator that calls us is no machine's code, which would be left out.
             has_own_frame: is_allocator,
+            time_ns: None,
         };
         let id = self.record_object(heap, &due)?;
         if is_gone {
@@ -392,20 +402,20 @@ impl Agent {
         heap: &Heap,
         object: Object,
         stack: &[RawFrame],
-        drawn_at: Option<Interval>,
+        drawn: Drawn,
         caller: &Caller,
     ) -> Option<SampleId> {
         self.apply_new_request(thread);
         if !heap.is_on() || !heap.kind.is_freed_by_address() {
             return None;
         }
-        if drawn_at.is_none() {
+        if drawn.at.is_none() {
             heap.set_samples_by_itself();
         }
         if !self.accounting.selection.selects(thread) {
             return None;
         }
-        let (interval, index) = match drawn_at {
+        let (interval, index) = match drawn.at {
             // By its number in the profile: the heap's own may change while we look.
             Some(interval) => (
                 Some(interval),
@@ -430,6 +440,7 @@ impl Agent {
             walked: Some(heap),
             stack: Some(stack),
             has_own_frame: false,
+            time_ns: drawn.time_ns,
         };
         if index.is_none() {
             // Of 65,536 intervals each has got its number: without one nobody could say what this one stands for.

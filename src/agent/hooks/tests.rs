@@ -16,7 +16,7 @@ use allocsample_sampling::Interval;
 
 use super::collect::{Pending, Resolution};
 use super::heap::{Callbacks, Description};
-use super::nursery::{HookSlot, Object};
+use super::nursery::{Drawn, HookSlot, Object};
 use super::*;
 use crate::accounting::thread::ShimThread;
 use crate::recording;
@@ -300,7 +300,7 @@ fn a_heap_whose_objects_are_blocks_of_malloc_shares_its_table() {
         machine.heap,
         object,
         &[],
-        None,
+        Drawn::default(),
         &Caller::UNKNOWN,
     );
     machine.trial.free(machine.thread, 0x500);
@@ -321,7 +321,17 @@ fn a_machine_that_samples_by_itself_keeps_its_interval() {
             type_id: 0,
         };
         let caller = Caller::UNKNOWN;
-        agent.heap_sampled(machine.thread, machine.heap, object, &[], drawn_at, &caller)
+        agent.heap_sampled(
+            machine.thread,
+            machine.heap,
+            object,
+            &[],
+            Drawn {
+                at: drawn_at,
+                time_ns: None,
+            },
+            &caller,
+        )
     };
     // The recording begins, so that all that is defined from now on is in its ring.
     agent.begin_time_line(machine.thread);
@@ -378,7 +388,14 @@ fn what_a_machine_draws_on_a_thread_that_is_left_out_is_no_sample() {
             type_id: 0,
         };
         let caller = Caller::UNKNOWN;
-        let id = agent.heap_sampled(machine.thread, machine.heap, object, &[], None, &caller);
+        let id = agent.heap_sampled(
+            machine.thread,
+            machine.heap,
+            object,
+            &[],
+            Drawn::default(),
+            &caller,
+        );
         id.is_some()
     };
     assert!(sampled(0x500));
@@ -412,7 +429,14 @@ fn a_stack_that_the_machine_gives_is_the_whole_stack() {
         let stack = [frame(5, 7), frame(6, 8)];
         let caller = Caller::UNKNOWN;
         let agent = machine.trial.agent;
-        agent.heap_sampled(machine.thread, machine.heap, object, &stack, None, &caller);
+        agent.heap_sampled(
+            machine.thread,
+            machine.heap,
+            object,
+            &stack,
+            Drawn::default(),
+            &caller,
+        );
         let words = machine.trial.of_kind(RecordKind::Sample);
         let sample = SampleRecord::decode(&words[0]).unwrap();
         let expected = [(5, 7), (6, 8)].map(|(function, line)| {

@@ -86,6 +86,9 @@ pub struct HookTable {
     collected: unsafe extern "C" fn(HeapHandle, i32) -> i32,
     heap_range: unsafe extern "C" fn(HeapHandle, u32, u64, u64) -> i32,
     died: unsafe extern "C" fn(HeapHandle, *const u64, usize),
+    sampled_earlier:
+        unsafe extern "C" fn(HeapHandle, u64, u64, u32, *const RawFrame, usize, u64, u64) -> u64,
+    freed_earlier: unsafe extern "C" fn(HeapHandle, u64, u64),
 }
 
 // From the header: each field's offset, parameters and result.
@@ -135,6 +138,8 @@ static TABLE: HookTable = HookTable {
     collected: heaps::collected,
     heap_range: names::heap_range,
     died: objects::died,
+    sampled_earlier: objects::sampled_earlier,
+    freed_earlier: objects::freed_earlier,
 };
 
 /// The one function that a machine looks for. NULL for a version that this library does not know, and while the agent is

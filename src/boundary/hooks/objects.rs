@@ -1,7 +1,7 @@
 //! The hooks about objects: sampling, and their fates.
 
 use allocsample_agent::Interval;
-use allocsample_agent::hooks::{Object, Pending, Resolution};
+use allocsample_agent::hooks::{Drawn, Object, Pending, Resolution};
 use allocsample_agent::stack::vm::RawFrame;
 use allocsample_front::here;
 use allocsample_record::GcKind;
@@ -125,7 +125,17 @@ pub(super) unsafe extern "C" fn sampled(
     count: usize,
 ) -> u64 {
     // SAFETY: the header's rules.
-    unsafe { tell(heap, address, size, type_id, frames, count, None) }
+    unsafe {
+        tell(
+            heap,
+            address,
+            size,
+            type_id,
+            frames,
+            count,
+            Drawn::default(),
+        )
+    }
 }
 
 pub(super) unsafe extern "C" fn sampled_at(
@@ -137,13 +147,44 @@ pub(super) unsafe extern "C" fn sampled_at(
     count: usize,
     interval: u64,
 ) -> u64 {
-    let Some(drawn_at) = Interval::new(interval) else {
+    let at = Interval::new(interval);
+    if at.is_none() {
         let _errno = KeepErrno::save();
         AGENT.apply_new_request(this_thread());
         return NO_SAMPLE;
-    };
+    }
+    let drawn = Drawn { at, time_ns: None };
     // SAFETY: the header's rules.
-    unsafe { tell(heap, address, size, type_id, frames, count, Some(drawn_at)) }
+    unsafe { tell(heap, address, size, type_id, frames, count, drawn) }
+}
+
+pub(super) unsafe extern "C" fn sampled_earlier(
+    heap: HeapHandle,
+    address: u64,
+    size: u64,
+    type_id: u32,
+    frames: *const RawFrame,
+    count: usize,
+    interval: u64,
+    time_ns: u64,
+) -> u64 {
+    let at = Interval::new(interval);
+    if at.is_none() {
+        return NO_SAMPLE;
+    }
+    let time_ns = Some(time_ns);
+    // SAFETY: the header's rules.
+    unsafe {
+        tell(
+            heap,
+            address,
+            size,
+            type_id,
+            frames,
+            count,
+            Drawn { at, time_ns },
+        )
+    }
 }
 
 /// An object that the machine has drawn. Inlined, so that `here` is in the hook's own frame.
@@ -158,7 +199,7 @@ unsafe fn tell(
     type_id: u32,
     frames: *const RawFrame,
     count: usize,
-    drawn_at: Option<Interval>,
+    drawn: Drawn,
 ) -> u64 {
     let _errno = KeepErrno::save();
     let caller = here();
@@ -178,7 +219,7 @@ unsafe fn tell(
         type_id,
     };
     AGENT
-        .heap_sampled(this_thread(), heap, object, frames, drawn_at, &caller)
+        .heap_sampled(this_thread(), heap, object, frames, drawn, &caller)
         .map_or(NO_SAMPLE, |id| AGENT.name_of(heap, id))
 }
 
@@ -202,6 +243,15 @@ pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {
     // SAFETY: the header's rules.
     if let Some(heap) = unsafe { heap_of(heap) } {
         AGENT.heap_freed(this_thread(), heap, address, &caller);
+    }
+}
+
+pub(super) unsafe extern "C" fn freed_earlier(heap: HeapHandle, address: u64, time_ns: u64) {
+    let _errno = KeepErrno::save();
+    let caller = here();
+    // SAFETY: the header's rules.
+    if let Some(heap) = unsafe { heap_of(heap) } {
+        AGENT.heap_freed_at(this_thread(), heap, address, time_ns, &caller);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Ends that a machine reports by name.
 
-use allocsample_record::{HeapKind, RecordKind, SampleId};
+use allocsample_record::{Decoded, HeapKind, RecordKind, SampleId};
 
 use super::*;
 
@@ -22,9 +22,12 @@ fn names(machine: &Machine, count: usize) -> Vec<u64> {
         type_id: 0,
     };
     let sample = |_| {
-        let drawn_at = Interval::new(300);
+        let drawn = Drawn {
+            at: Interval::new(300),
+            time_ns: None,
+        };
         let caller = Caller::UNKNOWN;
-        let id = agent.heap_sampled(machine.thread, machine.heap, object, &[], drawn_at, &caller);
+        let id = agent.heap_sampled(machine.thread, machine.heap, object, &[], drawn, &caller);
         agent.name_of(machine.heap, id.unwrap())
     };
     (0..count).map(sample).collect()
@@ -124,4 +127,34 @@ fn a_listener_hears_of_a_sample_and_of_its_end_by_the_same_name() {
         .agent
         .heap_died(machine.thread, machine.heap, &names);
     assert_eq!(*HEARD.lock().unwrap(), (names.clone(), names));
+}
+
+#[test]
+fn what_a_machine_learns_late_has_the_time_at_which_it_happened() {
+    let machine = Machine::new(
+        Trial::begin(agent!(), EVERY),
+        &described(HeapKind::Collected),
+    );
+    let agent = machine.trial.agent;
+    let object = Object {
+        address: 0x500,
+        size: 64,
+        type_id: 0,
+    };
+    let drawn = Drawn {
+        at: Interval::new(300),
+        time_ns: Some(1_000),
+    };
+    let (thread, heap) = (machine.thread, machine.heap);
+    agent.heap_sampled(thread, heap, object, &[], drawn, &Caller::UNKNOWN);
+    agent.heap_freed_at(thread, heap, 0x500, 2_000, &Caller::UNKNOWN);
+    let times = [RecordKind::Sample, RecordKind::Free].map(|kind| {
+        let records = machine.trial.of_kind(kind);
+        match Decoded::decode(kind, &records[0], &[]) {
+            Some(Decoded::Sample(sample)) => sample.time_ns,
+            Some(Decoded::Free(free)) => free.time_ns,
+            _ => panic!("{records:?}"),
+        }
+    });
+    assert_eq!(times, [1_000, 2_000]);
 }
