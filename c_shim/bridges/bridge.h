@@ -15,6 +15,7 @@ enum bridge_group {
     BRIDGE_PYPY = 1,     /* only on request: the bridge changes code of the runtime */
     BRIDGE_EMBEDDED = 2, /* only on request: the allocator becomes slower */
     BRIDGE_APART = 3,    /* no bridge is in it: asks runtimes to compile without inlining, which makes the program slower */
+    BRIDGE_NAMED = 4,    /* nor in this: has runtimes that inline functions name them */
 };
 
 /* Figures that an allocator counts itself, in bytes; src/record/own.rs has the same numbers. */

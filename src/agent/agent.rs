@@ -11,7 +11,7 @@ use crate::accounting::Accounting;
 use crate::accounting::thread::ShimThread;
 use crate::blocks::SampledBlocks;
 use crate::capture::{Capture, WorkArea};
-use crate::config::Config;
+use crate::config::{Config, Inlining};
 use crate::hooks::Heaps;
 use crate::identity::Identity;
 use crate::live::BlockFilter;
@@ -201,7 +201,7 @@ impl Agent {
         self.mappings.begin_recording(recording);
         self.pages.begin_recording(recording);
         self.publisher.write_lost_before(recording);
-        if self.config().keeps_functions_apart {
+        if self.config().inlining == Inlining::Off {
             recording.note(Note::NotInlined, b"");
         }
         self.publisher.note_bridges(recording);

@@ -60,6 +60,17 @@ pub enum Unwind {
     None,
 }
 
+/// What becomes of functions that a runtime's compiler inlines, where its own profiler does not see them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inlining {
+    /// They are named by another profiler of the runtime.
+    Named,
+    /// What they allocate is charged to their callers.
+    Charged,
+    /// The runtime is told to compile without inlining.
+    Off,
+}
+
 /// All settings.
 pub struct Config {
     /// Absolute, with `%p`, `%n` and `%t` not yet filled in.
@@ -80,8 +91,8 @@ pub struct Config {
     pub bridges: Bridges,
     /// `ALLOCSAMPLE_EMBEDDED`: whether allocators that are part of the program or of a library are joined.
     pub joins_embedded: bool,
-    /// `ALLOCSAMPLE_INLINING=off`: whether runtimes that can compile without inlining are told to.
-    pub keeps_functions_apart: bool,
+    /// `ALLOCSAMPLE_INLINING`
+    pub inlining: Inlining,
     /// `ALLOCSAMPLE_CHILDREN`
     pub follow_children: bool,
     /// `ALLOCSAMPLE_MAPPINGS`: whether calls of mmap and its kin are recorded.
@@ -137,7 +148,7 @@ impl Config {
         is_stopped: false,
         bridges: Bridges::None,
         joins_embedded: false,
-        keeps_functions_apart: false,
+        inlining: Inlining::Named,
         follow_children: false,
         records_mappings: false,
         on_full: OnFull::Drop,
@@ -303,8 +314,15 @@ impl Config {
         };
         config.joins_embedded =
             choice("ALLOCSAMPLE_EMBEDDED", &["on", "off"], "expected on or off")? == Some(0);
-        config.keeps_functions_apart =
-            choice("ALLOCSAMPLE_INLINING", &["on", "off"], "expected on or off")? == Some(1);
+        config.inlining = match choice(
+            "ALLOCSAMPLE_INLINING",
+            &["named", "charged", "off"],
+            "expected named, charged or off",
+        )? {
+            Some(1) => Inlining::Charged,
+            Some(2) => Inlining::Off,
+            _ => Inlining::Named,
+        };
         if choice(
             "ALLOCSAMPLE_CHILDREN",
             &["follow", "ignore"],

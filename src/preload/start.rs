@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use allocsample_agent::config::{Bridges, Config, UnknownSetting};
+use allocsample_agent::config::{Bridges, Config, Inlining, UnknownSetting};
 use allocsample_agent::hooks::Heap;
 use allocsample_agent::os::file::complain;
 use allocsample_agent::os::{self, clock, leaked, vdso};
@@ -160,6 +160,7 @@ const RUNTIMES: u32 = 1;
 const PYPY: u32 = 2;
 const EMBEDDED: u32 = 4;
 const APART: u32 = 8;
+const NAMED: u32 = 16;
 
 /// The groups of bridges that the settings ask for.
 pub(crate) fn groups_of(config: &Config) -> u32 {
@@ -169,7 +170,10 @@ pub(crate) fn groups_of(config: &Config) -> u32 {
         Bridges::None => 0,
     };
     let wanted = |group, is_wanted| if is_wanted { group } else { 0 };
-    runtimes | wanted(EMBEDDED, config.joins_embedded) | wanted(APART, config.keeps_functions_apart)
+    runtimes
+        | wanted(EMBEDDED, config.joins_embedded)
+        | wanted(APART, config.inlining == Inlining::Off)
+        | wanted(NAMED, config.inlining == Inlining::Named)
 }
 
 /// Switches the agent on with these settings. False: there is no memory for it.

@@ -51,14 +51,20 @@ pub(crate) fn unsampled_malloc(profile: &Profile) -> Option<&str> {
     (!has_heap_in(profile, module)).then_some(module)
 }
 
-/// Whether there are samples of V8's heap, and V8 was free to inline functions, which its profiler does not see.
+/// What the bridge marks when V8's CPU profiler has named most stacks of a window.
+const INLINED_ARE_NAMED: &str = "V8 names inlined functions";
+
+/// Whether there are samples of V8's heap, and V8 was free to inline functions, which its heap profiler does not see and its CPU
+/// profiler did not name. Later parts of a recording do not tell: the mark is in the first.
 fn inlines_functions(profile: &Profile) -> bool {
     let mut heaps = profile.vm.heaps.iter();
     let heap = heaps.find(|(_, heap)| heap.name == "javascript");
     let is_sampled = heap.is_some_and(|(&id, _)| profile.samples.iter().any(|it| it.heap == id));
     let is_told = (profile.notes.iter()).any(|(note, _)| *note == Note::NotInlined);
     let tells_itself = (profile.process.command_line.iter()).any(|it| it == "--no-turbo-inlining");
-    is_sampled && !is_told && !tells_itself
+    let are_named = (profile.vm.markers.iter()).any(|it| it.name == INLINED_ARE_NAMED);
+    let is_first = profile.part.before == 0;
+    is_sampled && !is_told && !tells_itself && !are_named && is_first
 }
 
 pub(crate) fn is_libc(file: &str) -> bool {
@@ -316,7 +322,9 @@ fn paths(profile: &Profile) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Function, Heap, HeapId, Inspected, MemoryMap, Module, Sample};
+    use allocsample_profile::{
+        Function, Heap, HeapId, Inspected, Marker, MemoryMap, Module, Sample,
+    };
 
     fn module(path: &str) -> Module {
         Module {
@@ -479,9 +487,22 @@ mod tests {
         told.notes.push((Note::NotInlined, String::new()));
         let command = ["node", "--no-turbo-inlining", "app.js"];
         tells_itself.process.command_line = command.map(str::to_owned).to_vec();
+        let inlining = sampled(joined(with("Node.js", "26.10.0"), "javascript"));
+        let mut named = inlining.clone();
+        named.vm.markers.push(Marker {
+            heap: HeapId(1),
+            is_phase: false,
+            begin_ns: 5,
+            end_ns: 5,
+            name: INLINED_ARE_NAMED.to_owned(),
+        });
+        let mut later = inlining;
+        later.part.before = 1;
         for profile in [
             told,
             tells_itself,
+            named,
+            later,
             joined(with("Node.js", "20.20.2"), "javascript"),
             joined(with("CPython", "3.13.0"), "python"),
             with_a_function(sampled(joined(with("CPython", "3.16.0"), "python"))),

@@ -33,3 +33,4 @@ mod real_programs;
 mod ruby;
 mod second_opinion;
 mod tcl;
+mod v8_inlined;

@@ -32,14 +32,18 @@ fn nodes() -> Vec<String> {
     nodes
 }
 
-/// Options under which V8 charges no function to its caller.
-fn apart(node: &str) -> Vec<&'static str> {
+/// The number of its release line.
+fn major(node: &str) -> u32 {
     let output = Command::new(node).arg("--version").output();
     let version = stdout(&output.expect("Node.js"));
     let major = version.trim_start_matches('v').split('.').next();
-    let major: u32 = major.and_then(|it| it.parse().ok()).expect("a version");
+    major.and_then(|it| it.parse().ok()).expect("a version")
+}
+
+/// Options under which V8 charges no function to its caller.
+fn apart(node: &str) -> Vec<&'static str> {
     let both = ["--no-turbo-inlining", "--no-maglev-inlining"];
-    both[..if major < 22 { 1 } else { 2 }].to_vec()
+    both[..if major(node) < 22 { 1 } else { 2 }].to_vec()
 }
 
 /// The system's, for what does not depend on the release.
@@ -247,12 +251,14 @@ fn objects_that_optimized_code_allocates_together_are_live_on_their_own() {
     }
 }
 
-/// V8 makes one function of all four, unless it is told not to; then each has its own objects, and the leak its name.
+/// V8 makes one function of all four, unless it is told not to. Its CPU profiler knows them nevertheless, from V8 12 on also in
+/// code into which V8 goes in the middle of a loop, as here. Each has its own objects then, and the leak its name.
 #[test]
-fn functions_that_v8_would_inline_are_kept_apart_on_request() {
+fn functions_that_v8_inlines_are_named_or_kept_apart() {
     const NOTE: &str = "note: V8 inlines functions";
     for node in nodes() {
-        for (inlining, is_noted) in [("on", true), ("off", false)] {
+        for inlining in ["named", "charged", "off"] {
+            let is_apart = inlining == "off" || inlining == "named" && major(&node) >= 22;
             let options = ["--inlining", inlining, "--interval", "16K"];
             let arguments = ["--expose-gc", &known_truth()];
             let room = Room::new();
@@ -260,13 +266,18 @@ fn functions_that_v8_would_inline_are_kept_apart_on_request() {
             let output = room.output(&[&run[..], &options, &["--", &node], &arguments].concat());
             assert_eq!((output.status.code(), &*stderr(&output)), (Some(7), ""));
             let report = stdout(&room.output(&["report", "x.allocsample"]));
-            assert_eq!(report.contains(NOTE), is_noted, "{node}: {report}");
-            if is_noted {
+            assert_eq!(report.contains(NOTE), !is_apart, "{node}: {report}");
+            if !is_apart {
                 continue;
             }
             let truth: Value = serde_json::from_slice(&output.stdout).expect("the truth");
+            let sites = truth["sites"].as_object().expect("sites");
             let charges = charges(&room, "heap = 'javascript'");
-            for (name, site) in truth["sites"].as_object().expect("sites") {
+            // Until V8 is known to name them, the first draws are charged to the caller, which has two arrays of its own.
+            let unnamed = (charges["main"][0] - 202_000.0 * 8.0).max(0.0);
+            let all: f64 = sites.values().filter_map(|it| it["bytes"].as_f64()).sum();
+            assert!(unnamed < 0.03 * all, "{node}: {unnamed:.0} of {all:.0}");
+            for (name, site) in sites {
                 let [bytes, variance, live, live_variance, samples] = charges[name];
                 assert!(samples > 50.0, "{node} {name}: {samples} samples");
                 for (found, variance, known) in [
@@ -275,10 +286,10 @@ fn functions_that_v8_would_inline_are_kept_apart_on_request() {
                 ] {
                     let known = known.as_f64().expect("bytes");
                     // Of a churning site an object may stand in a register when the collector comes.
-                    let slack = 0.005 * bytes;
+                    let slack = 0.005 * bytes + unnamed * known / all;
                     assert!(
                         (found - known).abs() <= 4.0 * variance.sqrt() + slack,
-                        "{node} {name}: {found:.0} bytes of {known:.0}"
+                        "{node} {inlining} {name}: {found:.0} bytes of {known:.0}"
                     );
                 }
             }

@@ -44,13 +44,15 @@ struct profile {
     const struct profile_functions *functions;
 };
 
-/* A sample of V8's, and the number under which we told it. Empty: id 0. */
+/* A sample of V8's, and the number under which we told it: 0 if it was none, WAITING if it waits for names. Empty: id 0. */
 struct v8_live {
     uint64_t id, block;
 };
-/* A node, with its function's number; `parent` is a node's id, or 0. Empty: id 0. */
+#define WAITING UINT64_MAX
+/* A node, with its function; `parent` is a node's id, or 0. Empty: id 0. */
 struct v8_place {
-    uint32_t id, parent, function;
+    uint32_t id, parent;
+    struct v8_frame frame;
 };
 
 static _Atomic(uint64_t) blocks;
@@ -116,30 +118,22 @@ static const char *text_of(const void *string, void *isolate, char *buffer, size
 }
 
 /* The root stands for no function. */
-static uint32_t function_of(const struct node *node, uint32_t parent, void *isolate)
+static struct v8_frame frame_of(const struct node *node, uint32_t parent, void *isolate)
 {
     if (parent == 0)
-        return 0;
+        return (struct v8_frame){0};
     char name[1024] = "", file[1024] = "";
-    bool is_of_script = node->script_id > 0 && node->position >= 0;
-    uint64_t hash;
-    if (is_of_script) {
-        /* No text of a name begins so. */
-        hash = (names_hash(NAMES_SEED, "\x1f") ^ (uint64_t)(uint32_t)node->script_id << 32 ^ (uint32_t)node->position) *
-               UINT64_C(0x9e3779b97f4a7c15);
-    } else {
-        hash = names_hash(NAMES_SEED, text_of(node->name, isolate, name, sizeof name));
-    }
-    bool is_new;
-    /* Workers give the same numbers to other scripts. */
-    uint32_t number = names_number(&v8_names, (hash ^ (is_of_script ? (uintptr_t)isolate : 0)) | 1, &is_new);
+    bool is_new, is_of_script = node->script_id > 0 && node->line > 0;
+    uint64_t hash = is_of_script ? v8_place_hash(isolate, node->script_id, node->line, node->column)
+                                 : names_hash(NAMES_SEED, text_of(node->name, isolate, name, sizeof name)) | 1;
+    uint32_t number = names_number(&v8_names, hash, &is_new);
     if (is_new) {
         text_of(node->name, isolate, name, sizeof name);
         text_of(node->script, isolate, file, sizeof file);
         v8_hooks->define_function(v8_heap, number, name[0] == 0 ? "(anonymous)" : name, file,
                                   node->line > 0 ? (uint32_t)node->line : 0);
     }
-    return number;
+    return (struct v8_frame){number, is_of_script};
 }
 
 static size_t count_nodes(const struct node *node)
@@ -154,30 +148,61 @@ static size_t count_nodes(const struct node *node)
 static void add_places(struct v8_sampler *sampler, const struct node *node, uint32_t parent, void *isolate)
 {
     struct v8_place *place = find_place(sampler, node->id);
-    *place = (struct v8_place){node->id, parent, function_of(node, parent, isolate)};
+    *place = (struct v8_place){node->id, parent, frame_of(node, parent, isolate)};
     for (struct node **child = node->children; child != node->children_end; child++)
         add_places(sampler, *child, node->id, isolate);
 }
 
-/* The number under which it is told; 0: it is no sample. */
-static uint64_t tell_sample(const struct v8_sampler *sampler, const struct drawn *drawn)
+/* The functions from the callee on. */
+static size_t walk(const struct v8_sampler *sampler, uint32_t node, struct v8_frame *frames)
 {
-    allocsample_frame frames[V8_DEPTH];
-    size_t count = 0;
-    uint64_t block = atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed) + 1;
-    if (!thinning_keeps(block, drawn->size, sampler->interval, sampler->asked))
-        return 0;
-    const struct v8_place *place = find_place(sampler, drawn->node);
-    for (; place->id != 0 && count < V8_DEPTH; place = find_place(sampler, place->parent)) {
-        if (place->function != 0)
-            frames[count++] = (allocsample_frame){.function = place->function};
+    size_t depth = 0;
+    const struct v8_place *place = find_place(sampler, node);
+    for (; place->id != 0 && depth < V8_DEPTH; place = find_place(sampler, place->parent)) {
+        if (place->frame.function != 0)
+            frames[depth++] = place->frame;
         if (place->parent == 0)
             break;
     }
-    uint64_t interval = sampler->asked > sampler->interval ? sampler->asked : sampler->interval;
-    bool is_sample = v8_hooks->sampled_at(v8_heap, address_of(block), drawn->size, 0, frames, count, interval) !=
-                     ALLOCSAMPLE_NO_SAMPLE;
+    return depth;
+}
+
+/* The number under which it is told; 0: it is no sample. */
+static uint64_t tell(const struct v8_sampler *sampler, const struct v8_late *late, const allocsample_frame *frames,
+                     size_t depth)
+{
+    uint64_t block = atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed) + 1;
+    if (!thinning_keeps(block, late->size, sampler->interval, late->interval))
+        return 0;
+    uint64_t interval = late->interval > sampler->interval ? late->interval : sampler->interval;
+    bool is_sample = v8_hooks->sampled_earlier(v8_heap, address_of(block), late->size, 0, frames, depth, interval,
+                                               late->drawn_ns) != ALLOCSAMPLE_NO_SAMPLE;
     return is_sample ? block : 0;
+}
+
+/* The same for a sample that is new in the list, or WAITING. */
+static uint64_t tell_or_defer(struct v8_sampler *sampler, const struct drawn *drawn)
+{
+    struct v8_frame frames[V8_DEPTH] = {0};
+    size_t depth = walk(sampler, drawn->node, frames);
+    if (sampler->inlined != NULL && v8_inlined_defer(sampler->inlined, drawn->id, drawn->size, frames, depth))
+        return WAITING;
+    allocsample_frame told[V8_DEPTH];
+    for (size_t i = 0; i < depth; i++)
+        told[i] = (allocsample_frame){.function = frames[i].function};
+    struct v8_late now = {
+        .size = drawn->size, .interval = sampler->asked, .drawn_ns = v8_hooks->now_ns()};
+    return tell(sampler, &now, told, depth);
+}
+
+void v8_sampler_tell_late(struct v8_sampler *sampler, const struct v8_late *late, const allocsample_frame *frames,
+                          size_t depth)
+{
+    uint64_t block = tell(sampler, late, frames, depth);
+    if (late->died_ns == 0)
+        find_live(sampler->live, sampler->live_capacity, late->number)->block = block;
+    else if (block != 0)
+        v8_hooks->freed_earlier(v8_heap, address_of(block), late->died_ns);
 }
 
 /* ---- the list ---- */
@@ -240,13 +265,21 @@ static bool tell_changes(struct v8_sampler *sampler, struct profile *profile, vo
     size_t count = bytes == 0 ? 0 : (samples[1] - samples[0]) / bytes;
     if (!empty_table((void **)&sampler->former, &sampler->former_capacity, sizeof *sampler->former, count))
         return true;
+    uint64_t highest = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t id = ((const struct drawn *)(samples[0] + i * bytes))->id;
+        highest = id > highest ? id : highest;
+    }
+    bool are_numbers_right = v8_draws_after_reading(&sampler->draws, highest);
+    if (sampler->inlined != NULL)
+        v8_inlined_check(sampler->inlined, are_numbers_right);
     for (size_t i = 0; i < count; i++) {
         const struct drawn *next = (const struct drawn *)(samples[0] + i * bytes);
         struct v8_live none = {0}, *known = &none;
         if (sampler->live != NULL)
             known = find_live(sampler->live, sampler->live_capacity, next->id);
         bool is_known = known->id != 0;
-        uint64_t block = is_known ? known->block : tell_sample(sampler, next);
+        uint64_t block = is_known ? known->block : tell_or_defer(sampler, next);
         *find_live(sampler->former, sampler->former_capacity, next->id) = (struct v8_live){next->id, block};
         known->block = 0;
     }
@@ -261,6 +294,7 @@ static bool tell_changes(struct v8_sampler *sampler, struct profile *profile, vo
 
 bool v8_sampler_read(struct v8_sampler *sampler, void *isolate)
 {
+    v8_draws_before_reading(&sampler->draws);
     struct shim_quiet before = shim_quiet_begin(shim_services.counters());
     struct profile *profile = v8.profile_of(sampler->profiler);
     shim_quiet_end(before);
@@ -273,15 +307,22 @@ bool v8_sampler_read(struct v8_sampler *sampler, void *isolate)
     if (!is_known) {
         uint64_t now_ns = v8_hooks->now_ns();
         v8_hooks->marker(v8_heap, "V8's samples have an unknown layout", now_ns, now_ns);
+    } else if (sampler->inlined != NULL) {
+        v8_inlined_turn(sampler->inlined, false);
     }
     return is_known;
 }
 
 void v8_sampler_free_all(struct v8_sampler *sampler)
 {
-    for (size_t i = 0; i < sampler->live_capacity; i++)
-        if (sampler->live[i].id != 0 && sampler->live[i].block != 0)
-            v8_hooks->freed(v8_heap, address_of(sampler->live[i].block));
+    uint64_t now_ns = v8_hooks->now_ns();
+    for (size_t i = 0; i < sampler->live_capacity; i++) {
+        const struct v8_live *live = &sampler->live[i];
+        if (live->block == WAITING)
+            v8_inlined_died(sampler->inlined, live->id, now_ns);
+        else if (live->id != 0 && live->block != 0)
+            v8_hooks->freed(v8_heap, address_of(live->block));
+    }
 }
 
 /* ---- the profiler ---- */
@@ -292,17 +333,50 @@ static uint64_t asked_interval(void)
     return v8_hooks->counters(v8_heap, &counters) == ALLOCSAMPLE_OK ? counters.interval : 0;
 }
 
+static bool are_names_wanted(void)
+{
+    return v8.collect_sample != NULL;
+}
+
+bool v8_sampler_lacks_names(const struct v8_sampler *sampler)
+{
+    return sampler->inlined == NULL && sampler->is_running && are_names_wanted() && v8_draws_are_known() &&
+           v8_scope_is_found();
+}
+
+void v8_sampler_name_inlined(struct v8_sampler *sampler, void *isolate)
+{
+    /* What was drawn so far is read first. */
+    if (sampler->draws.callers == NULL || (v8_sampler_read(sampler, isolate) && sampler->draws.callers == NULL))
+        sampler->inlined = v8_inlined_begin(sampler, isolate);
+}
+
+void v8_sampler_tell_waiting(struct v8_sampler *sampler)
+{
+    if (sampler->inlined != NULL)
+        v8_inlined_turn(sampler->inlined, true);
+}
+
+void v8_sampler_end_names(struct v8_sampler *sampler)
+{
+    if (sampler->inlined != NULL)
+        v8_inlined_end(sampler->inlined);
+    sampler->inlined = NULL;
+}
+
 bool v8_sampler_begin(struct v8_sampler *sampler, void *isolate)
 {
     uint64_t asked = asked_interval();
     void *profiler = v8.profiler_of(isolate);
+    *sampler = (struct v8_sampler){.profiler = profiler, .interval = asked, .asked = asked};
     if (asked == 0)
         return false;
+    if (are_names_wanted())
+        v8_draws_begin(&sampler->draws);
     struct shim_quiet before = shim_quiet_begin(shim_services.counters());
-    bool has_begun = v8.start_sampling(profiler, asked, V8_DEPTH, 0);
+    sampler->is_running = v8.start_sampling(profiler, asked, V8_DEPTH, 0);
     shim_quiet_end(before);
-    *sampler = (struct v8_sampler){.profiler = profiler, .interval = asked, .asked = asked, .is_running = has_begun};
-    return has_begun;
+    return sampler->is_running;
 }
 
 bool v8_sampler_is_behind(const struct v8_sampler *sampler)
@@ -335,6 +409,7 @@ void v8_sampler_end(struct v8_sampler *sampler)
         v8.stop_sampling(sampler->profiler);
         shim_quiet_end(before);
     }
+    v8_draws_end(&sampler->draws);
     give_back(sampler->live, sampler->live_capacity * sizeof *sampler->live);
     give_back(sampler->former, sampler->former_capacity * sizeof *sampler->former);
     give_back(sampler->places, sampler->places_capacity * sizeof *sampler->places);

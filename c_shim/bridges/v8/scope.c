@@ -66,6 +66,11 @@ void v8_scope_find(void *isolate)
         atomic_store_explicit(&offset, found * sizeof words[0], memory_order_relaxed);
 }
 
+bool v8_scope_is_found(void)
+{
+    return has_scope() || atomic_load_explicit(&offset, memory_order_relaxed) != 0;
+}
+
 bool v8_scope_begin(struct v8_scope *scope, void *isolate)
 {
     size_t at = atomic_load_explicit(&offset, memory_order_relaxed);

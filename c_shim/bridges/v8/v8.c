@@ -78,6 +78,13 @@ static bool is_stale(const struct isolate *isolate)
                     isolate->attachment != atomic_load_explicit(&attachment, memory_order_relaxed));
 }
 
+static bool is_sampler_to_be_visited(const struct isolate *isolate)
+{
+    return isolate->is_sampling
+               ? v8_sampler_is_behind(&isolate->sampler) || v8_sampler_lacks_names(&isolate->sampler)
+               : isolate->sampler.inlined != NULL;
+}
+
 static void read_samples(struct isolate *isolate, void *address)
 {
     if (isolate->is_sampling && !v8_sampler_read(&isolate->sampler, address))
@@ -128,7 +135,7 @@ static void after_gc(void *address, int type, int flags, void *data)
     };
     v8_hooks->gc(v8_heap, &gc);
     /* A program that takes nothing from malloc hears of another interval here. */
-    if ((isolate->is_sampling && v8_sampler_is_behind(&isolate->sampler)) || is_collection_wanted(isolate))
+    if (is_sampler_to_be_visited(isolate) || is_collection_wanted(isolate))
         v8.request_interrupt(address, visit, NULL);
 }
 
@@ -174,6 +181,7 @@ static COLD void collect(struct isolate *isolate, void *address)
     v8.collect(address);
     /* Else the next collection would tell which objects have died in this one. */
     read_samples(isolate, address);
+    v8_sampler_tell_waiting(&isolate->sampler);
     atomic_store_explicit(&isolate->collections_ended, wanted, memory_order_seq_cst);
     if (count_late() == 0)
         v8_hooks->collected(v8_heap, ALLOCSAMPLE_OK);
@@ -208,6 +216,7 @@ static void leave(struct isolate *isolate, void *address)
     v8_pause_watching(address);
     v8.not_before_gc(address, before_gc, isolate);
     v8.not_after_gc(address, after_gc, isolate);
+    v8_sampler_end_names(&isolate->sampler); /* begun only where a scope can be had for this */
     v8_sampler_end(&isolate->sampler);
     isolate->is_sampling = false;
     lock_take(&isolates_lock);
@@ -229,12 +238,14 @@ static void on_environment_end(void *address)
         return;
     if (is_main_thread())
         atomic_store_explicit(&is_process_ending, true, memory_order_relaxed);
-    if (!is_stale(isolate)) {
-        struct v8_scope scope;
-        if (v8_scope_begin(&scope, address)) {
+    struct v8_scope scope;
+    if (v8_scope_begin(&scope, address)) {
+        if (!is_stale(isolate))
             read_samples(isolate, address);
-            v8_scope_end(&scope, address);
-        }
+        v8_sampler_end_names(&isolate->sampler);
+        v8_scope_end(&scope, address);
+    }
+    if (!is_stale(isolate)) {
         /* The heap of a worker goes with it. What lives when the process ends is alive at the end. */
         if (!atomic_load_explicit(&is_process_ending, memory_order_relaxed))
             v8_sampler_free_all(&isolate->sampler);
@@ -256,6 +267,8 @@ static struct isolate *join(void *address)
         return NULL;
     v8.at_exit(environment, on_environment_end, address);
     v8_scope_find(address);
+    if (v8.detail_positions != NULL)
+        v8.detail_positions(address);
     isolate->attachment = atomic_load_explicit(&attachment, memory_order_relaxed);
     v8_watch_code(address);
     v8.before_gc(address, before_gc, isolate, COLLECTIONS);
@@ -283,6 +296,10 @@ static void visit(void *address, void *data)
         isolate = join(address);
     else if (isolate->is_sampling)
         isolate->is_sampling = v8_sampler_follow(&isolate->sampler, address);
+    if (isolate != NULL && isolate->is_sampling && v8_sampler_lacks_names(&isolate->sampler))
+        v8_sampler_name_inlined(&isolate->sampler, address);
+    if (isolate != NULL && !isolate->is_sampling)
+        v8_sampler_end_names(&isolate->sampler);
     if (isolate != NULL && is_collection_wanted(isolate))
         collect(isolate, address);
 }
@@ -296,7 +313,7 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
         return 0;
     const struct isolate *isolate = entry_of(address);
     bool is_wanted = isolate == NULL || is_stale(isolate) || is_collection_wanted(isolate) ||
-                     (isolate->is_sampling && v8_sampler_is_behind(&isolate->sampler));
+                     is_sampler_to_be_visited(isolate);
     /* An isolate that is being made forgets interrupts: it is asked again and again. */
     if (is_wanted && (requests_here++ < FIRST_REQUESTS || requests_here % REQUEST_EVERY == 0) && !v8_queue_is_changing())
         v8.request_interrupt(address, visit, NULL);
@@ -342,6 +359,44 @@ static bool find_functions(void)
         return false;
     }
     return true;
+}
+
+/* V8's CPU profiler, which names inlined functions. All or none. */
+static void find_cpu_profiler(void)
+{
+    static const struct symbol symbols[] = {
+        {&v8.cpu_profiler_new, "_ZN2v811CpuProfiler3NewEPNS_7IsolateENS_22CpuProfilingNamingModeENS_23CpuProfilingLoggingModeE"},
+        {&v8.cpu_profiler_dispose, "_ZN2v811CpuProfiler7DisposeEv"},
+        {&v8.set_cpu_interval, "_ZN2v811CpuProfiler19SetSamplingIntervalEi"},
+        {&v8.start_cpu_profile, "_ZN2v811CpuProfiler14StartProfilingENS_5LocalINS_6StringEEEb"},
+        {&v8.stop_cpu_profile, "_ZN2v811CpuProfiler13StopProfilingENS_5LocalINS_6StringEEE"},
+        {&v8.detail_positions, "_ZN2v811CpuProfiler38UseDetailedSourcePositionsForProfilingEPNS_7IsolateE"},
+        {&v8.cpu_samples_count, "_ZNK2v810CpuProfile15GetSamplesCountEv"},
+        {&v8.cpu_sample, "_ZNK2v810CpuProfile9GetSampleEi"},
+        {&v8.cpu_sample_us, "_ZNK2v810CpuProfile18GetSampleTimestampEi"},
+        {&v8.delete_cpu_profile, "_ZN2v810CpuProfile6DeleteEv"},
+        {&v8.cpu_node_parent, "_ZNK2v814CpuProfileNode9GetParentEv"},
+        {&v8.cpu_node_script, "_ZNK2v814CpuProfileNode11GetScriptIdEv"},
+        {&v8.cpu_node_line, "_ZNK2v814CpuProfileNode13GetLineNumberEv"},
+        {&v8.cpu_node_column, "_ZNK2v814CpuProfileNode15GetColumnNumberEv"},
+        {&v8.cpu_node_name, "_ZNK2v814CpuProfileNode18GetFunctionNameStrEv"},
+        {&v8.cpu_node_file, "_ZNK2v814CpuProfileNode24GetScriptResourceNameStrEv"},
+        {&v8.new_string, "_ZN2v86String11NewFromUtf8EPNS_7IsolateEPKcNS_13NewStringTypeEi"},
+    };
+    static const char *const collect_samples[] = {
+        "_ZN2v811CpuProfiler13CollectSampleEPNS_7IsolateE",
+        "_ZN2v811CpuProfiler13CollectSampleEPNS_7IsolateESt8optionalImE",
+    };
+    void *collect_sample = NULL;
+    if (!symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL)) {
+        v8.detail_positions = NULL;
+        return;
+    }
+    for (size_t i = 0; collect_sample == NULL && i < sizeof collect_samples / sizeof collect_samples[0]; i++)
+        collect_sample = dlsym(RTLD_DEFAULT, collect_samples[i]);
+    *(void **)&v8.collect_sample = collect_sample;
+    if (collect_sample == NULL)
+        v8.detail_positions = NULL;
 }
 
 static bool is_in_file(const char *path, const char *text)
@@ -393,6 +448,9 @@ static bool make_heap(void)
         return false;
     is_key_made = dlsym(RTLD_DEFAULT, "_ZN2v88internal7Isolate20isolate_key_created_E");
     v8_hooks->define_statistic(v8_heap, STATISTIC_USED, "used", "bytes");
+    /* A program that is asked for its CPU profile gets no other samples in it. */
+    if (shim_services.is_asked_for(BRIDGE_NAMED) && !has_option("--cpu-prof"))
+        find_cpu_profiler();
     is_profiler_taken = has_option("--heap-prof");
     if (is_profiler_taken)
         shim_services.decline("javascript", "--heap-prof", "uses V8's sampling profiler");
@@ -420,11 +478,20 @@ static void stop_inlining(void)
         v8.set_flags("--no-maglev-inlining");
 }
 
+static void watch_draws(void)
+{
+    const void *any_function;
+    memcpy(&any_function, &v8.current_isolate, sizeof any_function);
+    if (v8.collect_sample != NULL)
+        v8_draws_watch(any_function);
+}
+
 static void join_node(void)
 {
     /* A snapshot that was made with other flags is refused. */
     if (!make_heap() || has_option("--snapshot-blob"))
         return;
+    watch_draws();
     v8.set_flags("--interpreted-frames-native-stack");
     keep_objects_apart();
     if (shim_services.is_asked_for(BRIDGE_APART))
@@ -440,6 +507,7 @@ static void attach(void)
         is_tried = true; /* it would find nothing else */
         return;
     }
+    watch_draws();
     resume_heap(v8_hooks, v8_heap);
     atomic_fetch_add_explicit(&attachment, 1, memory_order_relaxed);
     atomic_store_explicit(&is_left, false, memory_order_relaxed);
@@ -450,6 +518,7 @@ static void detach(void)
     if (v8_heap == NULL)
         return;
     v8_hooks->control(v8_heap, ALLOCSAMPLE_STOP, 0);
+    v8_draws_unwatch();
     atomic_store_explicit(&is_left, true, memory_order_relaxed);
     /* Every isolate stops V8's profiler when it next runs JavaScript. */
     lock_take(&isolates_lock);
@@ -464,6 +533,7 @@ static void detach(void)
 static void after_fork_in_child(void)
 {
     names_after_fork_in_child(&v8_names);
+    v8_draws_after_fork_in_child();
     lock_release(&isolates_lock);
 }
 

@@ -34,6 +34,25 @@ struct v8_functions {
     /* One of these two: V8 10 to 13 have the first, V8 13 and later the second. */
     int (*write_utf8)(const void *string, void *isolate, char *buffer, int length, int *chars, int options);
     size_t (*write_utf8_v2)(const void *string, void *isolate, char *buffer, size_t size, int flags, size_t *chars);
+    /* v8::CpuProfiler and what it makes. `collect_sample` has another argument from V8 13 on. NULL, all of them: not exported. */
+    void *(*cpu_profiler_new)(void *isolate, int naming, int logging);
+    void (*cpu_profiler_dispose)(void *cpu_profiler);
+    void (*set_cpu_interval)(void *cpu_profiler, int microseconds);
+    int (*start_cpu_profile)(void *cpu_profiler, const void *title, bool has_samples);
+    void *(*stop_cpu_profile)(void *cpu_profiler, const void *title);
+    void (*collect_sample)(void *isolate, uint64_t trace, bool has_trace);
+    void (*detail_positions)(void *isolate);
+    int (*cpu_samples_count)(const void *cpu_profile);
+    const void *(*cpu_sample)(const void *cpu_profile, int index);
+    int64_t (*cpu_sample_us)(const void *cpu_profile, int index);
+    void (*delete_cpu_profile)(void *cpu_profile);
+    const void *(*cpu_node_parent)(const void *node);
+    int (*cpu_node_script)(const void *node);
+    int (*cpu_node_line)(const void *node);
+    int (*cpu_node_column)(const void *node);
+    const char *(*cpu_node_name)(const void *node);
+    const char *(*cpu_node_file)(const void *node);
+    const void *(*new_string)(void *isolate, const char *text, int type, int length);
     /* v8::Isolate::LowMemoryNotification: full collections, until they find nothing more. NULL: not exported. */
     void (*collect)(void *isolate);
 };
@@ -41,6 +60,74 @@ extern HIDDEN struct v8_functions v8;
 extern HIDDEN const allocsample_hooks *v8_hooks;
 extern HIDDEN allocsample_heap *v8_heap;
 extern HIDDEN struct names v8_names;
+
+/* When V8's sampling profiler draws an object: see draws.c. One isolate's, which only its thread uses. */
+struct v8_caller;
+struct v8_draws {
+    uint64_t count;   /* draws since the profiler was started: the number of the last sample */
+    uint64_t highest; /* number of a sample so far */
+    void (*on_draw)(void *user);
+    void *user;
+    uint64_t count_before; /* when the last reading began */
+    uint64_t readings;     /* that had new samples, until the place was known */
+    struct v8_caller *callers;
+    size_t callers_used;
+};
+/* Makes V8's calls of `operator new` lead here; `address_in_v8` is any function of V8's. */
+HIDDEN void v8_draws_watch(const void *address_in_v8);
+HIDDEN void v8_draws_unwatch(void);
+/* No more draws are noticed on this thread. */
+HIDDEN void v8_draws_after_fork_in_child(void);
+/* Whether it is known where V8 draws. */
+HIDDEN bool v8_draws_are_known(void);
+/* On the isolate's thread, just before its profiler is started. */
+HIDDEN void v8_draws_begin(struct v8_draws *draws);
+HIDDEN void v8_draws_end(struct v8_draws *draws);
+/* Before V8 is asked for its list, and after, with the highest number in it. False: the draws since the last reading have other
+ * numbers than were thought, and no more will be noticed. */
+HIDDEN void v8_draws_before_reading(struct v8_draws *draws);
+HIDDEN bool v8_draws_after_reading(struct v8_draws *draws, uint64_t highest);
+
+/* A machine's frame. */
+struct v8_frame {
+    uint32_t function;
+    bool is_of_script;
+};
+
+/* The hash under which a function of a script has its number. Workers give the same numbers to other scripts. */
+static inline uint64_t v8_place_hash(const void *isolate, int script, int line, int column)
+{
+    /* No text of a name begins so. */
+    uint64_t hash = names_hash(NAMES_SEED, "\x1f") ^ (uintptr_t)isolate;
+    hash = (hash ^ (uint32_t)script) * UINT64_C(0x9e3779b97f4a7c15);
+    hash = (hash ^ (hash >> 32) ^ (uint64_t)(uint32_t)line << 32 ^ (uint32_t)column) * UINT64_C(0x9e3779b97f4a7c15);
+    return (hash ^ hash >> 32) | 1;
+}
+
+/* A sample that waits for the names of inlined functions. */
+struct v8_late {
+    uint64_t number;
+    uint64_t size, interval;    /* the interval is the one that was in force; 0: V8 has not listed it so far */
+    uint64_t drawn_ns, died_ns; /* the latter is 0 while it lives */
+};
+
+/* Names of the functions that V8 has inlined: see inlined.c. All of it on the isolate's thread, and but for `number` and `defer` where
+ * V8 may be called and a scope for handles is open. */
+struct v8_sampler;
+struct v8_inlined;
+/* Starts V8's CPU profiler. NULL: there is no memory. */
+HIDDEN struct v8_inlined *v8_inlined_begin(struct v8_sampler *sampler, void *isolate);
+/* Tells all that waits, and stops it. */
+HIDDEN void v8_inlined_end(struct v8_inlined *inlined);
+/* After a reading: keeps the draws since the last one, or drops them, if their numbers are wrong. */
+HIDDEN void v8_inlined_check(struct v8_inlined *inlined, bool are_numbers_right);
+/* Keeps a new sample until the functions on its stack are known. False: they will not be. */
+HIDDEN bool v8_inlined_defer(struct v8_inlined *inlined, uint64_t number, uint64_t size, const struct v8_frame *frames,
+                             size_t depth);
+/* It has died meanwhile. */
+HIDDEN void v8_inlined_died(struct v8_inlined *inlined, uint64_t number, uint64_t time_ns);
+/* After a reading: tells what waits, at once or if it is time to. */
+HIDDEN void v8_inlined_turn(struct v8_inlined *inlined, bool at_once);
 
 /* V8's sampling profiler in one isolate. Only the isolate's thread uses it, and only where V8 may be called and a scope for
  * handles is open: in interrupts and callbacks of collections, where V8 has opened one, and at the environment's end. */
@@ -55,6 +142,8 @@ struct v8_sampler {
     size_t former_capacity;
     struct v8_place *places;
     size_t places_capacity;
+    struct v8_draws draws;
+    struct v8_inlined *inlined; /* NULL: inlined functions are charged to their callers */
 };
 
 /* False: no interval is in force, or somebody else runs V8's profiler. */
@@ -66,6 +155,16 @@ HIDDEN bool v8_sampler_read(struct v8_sampler *sampler, void *isolate);
 HIDDEN bool v8_sampler_is_behind(const struct v8_sampler *sampler);
 /* Reads, and takes the interval that is asked for. */
 HIDDEN bool v8_sampler_follow(struct v8_sampler *sampler, void *isolate);
+/* Whether the names of inlined functions are asked for, can be had, and are not yet: v8_sampler_name_inlined begins with it. */
+HIDDEN bool v8_sampler_lacks_names(const struct v8_sampler *sampler);
+HIDDEN void v8_sampler_name_inlined(struct v8_sampler *sampler, void *isolate);
+/* Tells what waits for names, after a reading. */
+HIDDEN void v8_sampler_tell_waiting(struct v8_sampler *sampler);
+/* The same, and stops V8's CPU profiler, for which a scope must be open. */
+HIDDEN void v8_sampler_end_names(struct v8_sampler *sampler);
+/* A sample whose functions are known by now. */
+HIDDEN void v8_sampler_tell_late(struct v8_sampler *sampler, const struct v8_late *late, const allocsample_frame *frames,
+                                 size_t depth);
 /* All objects that were reported are gone. */
 HIDDEN void v8_sampler_free_all(struct v8_sampler *sampler);
 /* Stops V8's profiler, which must not run when V8 13 takes an isolate down, and forgets everything. */
@@ -87,6 +186,8 @@ struct v8_scope {
 HIDDEN void v8_scope_prepare(void);
 /* Finds out how scopes are opened. In an interrupt, where V8 has opened one. */
 HIDDEN void v8_scope_find(void *isolate);
+/* Whether one can be opened at the environment's end. */
+HIDDEN bool v8_scope_is_found(void);
 /* On the isolate's thread; false: none could be opened. */
 HIDDEN bool v8_scope_begin(struct v8_scope *scope, void *isolate);
 HIDDEN void v8_scope_end(struct v8_scope *scope, void *isolate);

@@ -51,7 +51,9 @@ fn each_choice_has_its_meaning() {
     assert_eq!(bridges(&[("ALLOCSAMPLE_RUNTIME", "pypy")]), Bridges::Pypy);
     assert_eq!(bridges(&[("ALLOCSAMPLE_RUNTIME", "none")]), Bridges::None);
     let config = read(&[]).ok().unwrap();
-    assert!(config.records_mappings && !config.joins_embedded && !config.keeps_functions_apart);
+    assert!(
+        config.records_mappings && !config.joins_embedded && config.inlining == Inlining::Named
+    );
     let changed = read(&[
         ("ALLOCSAMPLE_MAPPINGS", "off"),
         ("ALLOCSAMPLE_EMBEDDED", "on"),
@@ -61,7 +63,9 @@ fn each_choice_has_its_meaning() {
         ("ALLOCSAMPLE_MAX_OVERHEAD", "2%"),
     ]);
     let changed = changed.ok().unwrap();
-    assert!(!changed.records_mappings && changed.joins_embedded && changed.keeps_functions_apart);
+    assert!(
+        !changed.records_mappings && changed.joins_embedded && changed.inlining == Inlining::Off
+    );
     assert!(changed.is_stopped && !changed.follow_children);
     assert_eq!(changed.budget().overhead, Some(0.02));
     // What is neither is refused, and the message has the setting's name.

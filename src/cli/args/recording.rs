@@ -109,10 +109,10 @@ pub struct Run {
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<Runtime>,
 
-    /// Node.js: off compiles without inlining. Otherwise objects that an inlined function allocates are charged to its
-    /// caller; see integrations/node for the cost [default: on]
-    #[arg(long, value_name = "ON|OFF")]
-    pub inlining: Option<OnOff>,
+    /// Node.js: functions that V8 inlines are named by its CPU profiler, their objects are charged to their callers, or V8
+    /// inlines none; see integrations/node for the costs [default: named]
+    #[arg(long, value_name = "HOW")]
+    pub inlining: Option<Inlining>,
 
     /// Whether child processes get their own profiles [default: follow]
     #[arg(long, value_name = "WHAT")]
@@ -302,6 +302,14 @@ pub enum Unwind {
 pub enum Children {
     Follow,
     Ignore,
+}
+
+/// What becomes of functions that V8 inlines.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Inlining {
+    Named,
+    Charged,
+    Off,
 }
 
 /// What happens when the ring is full.
