@@ -13,13 +13,13 @@ use std::sync::mpsc;
 use std::thread;
 
 use allocsample_global::Sampled;
+use mimalloc::MiMalloc;
 use serde_json::json;
 use support::truth::{self, Known, Truth};
 use support::{Agent, Outcome, Run};
-use tikv_jemallocator::Jemalloc;
 
 #[global_allocator]
-static ALLOCATOR: Sampled<Jemalloc> = Sampled::new(Jemalloc);
+static ALLOCATOR: Sampled<MiMalloc> = Sampled::new(MiMalloc);
 
 const BEHAVIOUR: &str = "BEHAVIOUR";
 
@@ -171,7 +171,7 @@ fn known_sites() {
 }
 
 #[test]
-fn sites_of_a_wrapped_jemalloc_are_within_four_standard_errors() {
+fn sites_of_a_wrapped_mimalloc_are_within_four_standard_errors() {
     for interval in ["4K", "64K"] {
         let outcome = program("sites").observed(&Agent::at_interval(interval).seeded(20));
         outcome.assert_success();
