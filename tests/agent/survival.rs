@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use crate::support::profile::Site;
+use crate::support::profile::{Profile, Site};
 use crate::support::{Agent, Program, Run, is_root, skip, truth};
 
 const BLOCKS: u64 = 1000;
@@ -12,7 +12,7 @@ const KEPT_BYTES: f64 = 10.0 * 4096.0;
 
 /// Runs exits.c through a door; status and output must be unchanged, and all 1000 blocks in the first process's profile.
 #[track_caller]
-fn leaves_by(door: &str) -> (crate::support::profile::Profile, crate::support::Outcome) {
+fn leaves_by(door: &str) -> (Profile, crate::support::Outcome) {
     let run = Program::compiled("exits.c").run().arg(door);
     let outcome = run.unchanged(&Agent::at_interval(1));
     let full = |site: &Site| {
@@ -90,18 +90,16 @@ fn an_exec_that_fails_goes_on_and_the_next_program_has_a_profile_of_its_own() {
 }
 
 #[track_caller]
-fn family(way: &str) -> crate::support::Outcome {
+fn family(way: &str) -> Vec<Profile> {
     let run = Program::compiled("fork_family.c").run().arg(way);
     run.unchanged(&Agent::at_interval(64)).assert_success();
     let outcome = run.unchanged(&Agent::at_interval(1));
-    outcome.assert_success();
-    outcome
+    outcome.assert_success().profiles()
 }
 
 /// Number of profiles in which a function allocated exactly so often.
-fn profiles_with(outcome: &crate::support::Outcome, function: &str, allocations: u64) -> usize {
-    outcome
-        .profiles()
+fn profiles_with(profiles: &[Profile], function: &str, allocations: u64) -> usize {
+    profiles
         .iter()
         .filter(|profile| profile.site(function).samples == allocations)
         .count()
@@ -109,44 +107,44 @@ fn profiles_with(outcome: &crate::support::Outcome, function: &str, allocations:
 
 #[test]
 fn threads_may_allocate_while_others_fork_and_each_child_has_its_own_profile() {
-    let outcome = family("threads");
-    assert_eq!(profiles_with(&outcome, "allocated_in_the_child", 500), 50);
+    let profiles = family("threads");
+    assert_eq!(profiles_with(&profiles, "allocated_in_the_child", 500), 50);
     // What the parent allocated is in the parent's profile only.
-    assert_eq!(profiles_with(&outcome, "allocated_in_the_parent", 50), 1);
+    assert_eq!(profiles_with(&profiles, "allocated_in_the_parent", 50), 1);
 }
 
 #[test]
 fn grandchildren_have_profiles_of_their_own() {
-    let outcome = family("grandchildren");
-    assert_eq!(profiles_with(&outcome, "allocated_in_the_parent", 500), 5);
+    let profiles = family("grandchildren");
+    assert_eq!(profiles_with(&profiles, "allocated_in_the_parent", 500), 5);
 }
 
 #[test]
 fn vfork_disturbs_nobody() {
-    let outcome = family("vfork");
-    assert_eq!(profiles_with(&outcome, "allocated_in_the_parent", 50), 1);
+    let profiles = family("vfork");
+    assert_eq!(profiles_with(&profiles, "allocated_in_the_parent", 50), 1);
 }
 
 #[test]
 fn posix_spawn_disturbs_nobody() {
-    let outcome = family("spawn");
+    let profiles = family("spawn");
     assert_eq!(
-        profiles_with(&outcome, "allocated_in_the_parent", 51 - 1),
+        profiles_with(&profiles, "allocated_in_the_parent", 51 - 1),
         1
     );
 }
 
 #[test]
 fn system_and_popen_disturb_nobody() {
-    let outcome = family("system");
-    assert_eq!(profiles_with(&outcome, "allocated_in_the_parent", 20), 1);
+    let profiles = family("system");
+    assert_eq!(profiles_with(&profiles, "allocated_in_the_parent", 20), 1);
 }
 
 #[test]
 fn children_that_the_c_library_never_heard_of_do_not_write_into_their_parents_profile() {
-    let outcome = family("clone");
-    assert_eq!(profiles_with(&outcome, "allocated_in_the_parent", 50), 1);
-    for profile in outcome.profiles() {
+    let profiles = family("clone");
+    assert_eq!(profiles_with(&profiles, "allocated_in_the_parent", 50), 1);
+    for profile in profiles {
         let both = profile.site("allocated_in_the_parent").samples > 0
             && profile.site("allocated_in_the_child").samples > 0;
         assert!(!both, "two processes in {}", profile.path().display());
