@@ -1,4 +1,5 @@
-//! Compiles the programs of tests/programs: each combination of source and flags once, those in Java where they are run.
+//! Compiles the programs of tests/programs: each combination of source and flags once. Those in Java are copied to where they are
+//! run.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -204,10 +205,42 @@ pub fn java(source: &str) -> Room {
 /// The same by this compiler.
 pub fn java_by(compiler: &Path, source: &str) -> Room {
     let room = Room::new();
-    let mut command = Command::new(compiler);
-    command.arg("-d").arg(room.directory());
-    succeed(command.arg(bridge::program(source)));
+    for entry in fs::read_dir(classes(compiler, source)).expect("the classes") {
+        let class = entry.expect("a class");
+        fs::copy(class.path(), room.directory().join(class.file_name())).expect("a copy");
+    }
     room
+}
+
+/// The directory of what this compiler makes of a program in Java.
+fn classes(compiler: &Path, source: &str) -> PathBuf {
+    let source = bridge::program(source);
+    let stem = source.file_stem().expect("a source file").to_string_lossy();
+    let mut hasher = DefaultHasher::new();
+    hash_source(&source, &mut hasher);
+    compiler.hash(&mut hasher);
+    let path = scratch()
+        .join("programs")
+        .join(format!("{stem}-{:016x}", hasher.finish()));
+    if path.exists() {
+        return path;
+    }
+    // Aside, as every program.
+    let programs = scratch().join("programs");
+    fs::create_dir_all(&programs).expect("a place for compiled programs");
+    let aside = tempfile::tempdir_in(programs).expect("a directory");
+    succeed(
+        Command::new(compiler)
+            .arg("-d")
+            .arg(aside.path())
+            .arg(source),
+    );
+    match fs::rename(aside.path(), &path) {
+        // Another test was first.
+        Err(_) if path.exists() => {}
+        renamed => renamed.expect("a name"),
+    }
+    path
 }
 
 fn compiler(source: &Path) -> &'static [&'static str] {
