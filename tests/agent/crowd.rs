@@ -97,8 +97,9 @@ fn ask(file: &File, generation: u64, what: u64, value: u64, more: [u64; 4]) {
 }
 
 #[test]
-fn a_thousand_commands_at_once_are_all_heard() {
-    const COMMANDS: u64 = 1000;
+fn hundreds_of_commands_at_once_are_all_heard() {
+    // Each command looks through all processes for the program: what a test takes grows with the square of their number.
+    const COMMANDS: u64 = 300;
     let intervals = ["64K", "128K", "256K", "512K", "1M"];
     let steady = Steady::start();
     let commands: Vec<Child> = (0..COMMANDS)

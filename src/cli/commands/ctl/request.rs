@@ -140,7 +140,7 @@ fn open(ring: &Path) -> std::io::Result<File> {
     }
 }
 
-/// Takes the lock. Each of a thousand waiting commands gets its turn. A command that was stopped while it held the
+/// Takes the lock. Each of hundreds of waiting commands gets its turn. A command that was stopped while it held the
 /// lock delays us, but not forever.
 fn wait_for_turn(file: &File, path: &Path) -> anyhow::Result<()> {
     const LONGEST_PAUSE: Duration = Duration::from_millis(50);
