@@ -233,7 +233,7 @@ fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
             return Some(status);
         }
         thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(50));
+        pause = (pause * 2).min(Duration::from_millis(8));
     }
     let group = Pid::from_raw(child.id().try_into().expect("a pid"));
     killpg(group, Signal::SIGKILL).expect("a process to end");
