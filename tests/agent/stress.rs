@@ -1,6 +1,6 @@
 //! Promise: no crash, no hang, nothing lost uncounted, whatever 64 threads do at once, on any allocator.
 //!
-//! ALLOCSAMPLE_TEST_SECONDS sets how long each allocator is under stress: 5 by default; a release wants 120.
+//! ALLOCSAMPLE_TEST_SECONDS sets how long each allocator is under stress: 2 by default; a release wants 120.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::support::{Agent, Program, allocators};
 fn seconds() -> u64 {
     match std::env::var("ALLOCSAMPLE_TEST_SECONDS") {
         Ok(text) => text.parse().expect("ALLOCSAMPLE_TEST_SECONDS is a number"),
-        Err(_) => 5,
+        Err(_) => 2,
     }
 }
 
