@@ -150,7 +150,13 @@ static void the_place_is_found_and_followed(void)
             uint64_t listed = number;
             for (uint64_t i = below(8) / 7; i > 0; i--, number++)
                 draw(&draws);
-            was_right = was_right && v8_draws_after_reading(&draws, listed);
+            /* It copies all samples. */
+            for (uint64_t i = 0; i < listed; i++)
+                call(&draws, 5000, 48);
+            /* A collection in the middle of a reading kills what was drawn last, now and then. */
+            bool is_short = draws.callers == NULL && listed > draws.highest + 2 && below(10) == 0;
+            enum v8_numbers numbers = v8_draws_after_reading(&draws, listed - (is_short ? 2 : 0));
+            was_right = was_right && numbers != NUMBERS_WRONG && (numbers == NUMBERS_RIGHT || is_short);
         }
         found += was_right;
         if (was_right) {
@@ -159,7 +165,7 @@ static void the_place_is_found_and_followed(void)
             /* A draw that was missed is found out by the next reading that has a new sample. */
             draw(&draws);
             v8_draws_before_reading(&draws);
-            CHECK(!v8_draws_after_reading(&draws, number + 2));
+            CHECK(v8_draws_after_reading(&draws, number + 2) == NUMBERS_WRONG);
         }
         CHECK(draws_here == NULL && !v8_draws_are_known() && was_wrong);
         v8_draws_end(&draws);
@@ -181,7 +187,7 @@ static void no_place_is_trusted_without_evidence(void)
         for (int i = 0; i < 20; i++)
             draw(&draws);
         v8_draws_before_reading(&draws);
-        CHECK(v8_draws_after_reading(&draws, reading * 20 + reading % 2));
+        CHECK(v8_draws_after_reading(&draws, reading * 20 + reading % 2) == NUMBERS_RIGHT);
     }
     CHECK(!v8_draws_are_known());
     v8_draws_end(&draws);

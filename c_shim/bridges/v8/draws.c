@@ -4,7 +4,7 @@
  * name leads to. V8 calls that operator through a slot of the object file that it is in. The slot is made to lead here, and the
  * calls are counted by where they come from and by how many bytes they ask for. V8 numbers its samples: the place is the one
  * whose calls are, whenever the list of samples is read, as many as the highest number. From then on only its calls are
- * counted, and the count is compared with the number at every reading: if they differ once, no place is trusted any more. */
+ * counted, and the count is compared with the number at every reading: if they differ, no place is trusted any more. */
 #define _GNU_SOURCE
 #include "kit/memory.h"
 #include "v8.h"
@@ -17,6 +17,8 @@
 #define PLACES 8192
 /* How many samples it takes at least, and how many readings, until a place is trusted. */
 enum { FEWEST_SAMPLES = 32, FEWEST_READINGS = 2 };
+/* A reading may itself make V8 collect, which kills what was drawn last. So often in a row that is no reason any more. */
+enum { MOST_SHORT_READINGS = 3 };
 
 static const char name_of_new[] = "_Znwm";
 
@@ -24,7 +26,8 @@ struct v8_caller {
     uintptr_t from; /* a return address; 0: empty */
     size_t size;
     uint64_t calls, calls_before; /* the latter when the last reading began */
-    bool is_excluded;             /* its calls were too many or too few in some reading */
+    uint64_t calls_in_readings;
+    bool is_excluded; /* its calls were too many or too few in some reading */
 };
 
 /* The object file that V8 is in, 0 while it is not watched, and the function that its slot led to. */
@@ -158,9 +161,19 @@ static void exclude_callers(struct v8_draws *draws, uint64_t highest)
 {
     for (size_t i = 0; i < PLACES; i++) {
         struct v8_caller *caller = &draws->callers[i];
+        caller->calls_in_readings += caller->calls - caller->calls_before;
         if (highest < caller->calls_before || highest > caller->calls)
             caller->is_excluded = true;
     }
+}
+
+/* A reading makes copies of all samples: a place that is called for those may have had as many calls as there are samples in the middle
+ * of it. The one that draws is called least during readings. Others may be called for each draw, too: which of them is taken does not
+ * matter. */
+static bool is_better(const struct v8_caller *caller, const struct v8_caller *than)
+{
+    return caller->calls_in_readings != than->calls_in_readings ? caller->calls_in_readings < than->calls_in_readings
+                                                                : caller->from > than->from;
 }
 
 static void choose_caller(const struct v8_draws *draws)
@@ -168,7 +181,7 @@ static void choose_caller(const struct v8_draws *draws)
     const struct v8_caller *chosen = NULL;
     for (size_t i = 0; i < PLACES; i++) {
         const struct v8_caller *caller = &draws->callers[i];
-        if (caller->from != 0 && !caller->is_excluded && (chosen == NULL || caller->from > chosen->from) &&
+        if (caller->from != 0 && !caller->is_excluded && (chosen == NULL || is_better(caller, chosen)) &&
             has_one_size(draws, caller))
             chosen = caller;
     }
@@ -195,7 +208,7 @@ void v8_draws_before_reading(struct v8_draws *draws)
         draws->callers[i].calls_before = draws->callers[i].calls;
 }
 
-bool v8_draws_after_reading(struct v8_draws *draws, uint64_t highest)
+enum v8_numbers v8_draws_after_reading(struct v8_draws *draws, uint64_t highest)
 {
     /* Those that were drawn last may be dead, and in no list. */
     bool is_new = highest > draws->highest;
@@ -209,12 +222,18 @@ bool v8_draws_after_reading(struct v8_draws *draws, uint64_t highest)
             choose_caller(draws);
         if (v8_draws_are_known())
             stop_counting_callers(draws);
-        return true;
+        return NUMBERS_RIGHT;
     }
-    if (!is_new || (draws->count_before <= highest && highest <= draws->count))
-        return !atomic_load_explicit(&was_wrong, memory_order_relaxed);
+    if (atomic_load_explicit(&was_wrong, memory_order_relaxed))
+        return NUMBERS_WRONG;
+    if (!is_new)
+        return NUMBERS_RIGHT;
+    bool is_short = highest < draws->count_before;
+    draws->short_readings = is_short ? draws->short_readings + 1 : 0;
+    if (highest <= draws->count && draws->short_readings < MOST_SHORT_READINGS)
+        return is_short ? NUMBERS_DOUBTFUL : NUMBERS_RIGHT;
     atomic_store_explicit(&was_wrong, true, memory_order_relaxed);
     atomic_store_explicit(&drawing_from, 0, memory_order_release);
     draws_here = NULL;
-    return false;
+    return NUMBERS_WRONG;
 }

@@ -270,9 +270,9 @@ static bool tell_changes(struct v8_sampler *sampler, struct profile *profile, vo
         uint64_t id = ((const struct drawn *)(samples[0] + i * bytes))->id;
         highest = id > highest ? id : highest;
     }
-    bool are_numbers_right = v8_draws_after_reading(&sampler->draws, highest);
+    enum v8_numbers numbers = v8_draws_after_reading(&sampler->draws, highest);
     if (sampler->inlined != NULL)
-        v8_inlined_check(sampler->inlined, are_numbers_right);
+        v8_inlined_check(sampler->inlined, numbers);
     for (size_t i = 0; i < count; i++) {
         const struct drawn *next = (const struct drawn *)(samples[0] + i * bytes);
         struct v8_live none = {0}, *known = &none;

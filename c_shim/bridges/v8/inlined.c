@@ -78,13 +78,13 @@ static void on_draw(void *user)
                       .end_us = now_us()};
 }
 
-void v8_inlined_check(struct v8_inlined *inlined, bool are_numbers_right)
+void v8_inlined_check(struct v8_inlined *inlined, enum v8_numbers numbers)
 {
-    if (are_numbers_right)
+    if (numbers == NUMBERS_RIGHT)
         inlined->read = inlined->count;
     else
         inlined->count = inlined->read;
-    if (!are_numbers_right && !atomic_exchange_explicit(&is_lost, true, memory_order_relaxed)) {
+    if (numbers == NUMBERS_WRONG && !atomic_exchange_explicit(&is_lost, true, memory_order_relaxed)) {
         uint64_t now_ns = v8_hooks->now_ns();
         v8_hooks->marker(v8_heap, draws_are_missed, now_ns, now_ns);
     }

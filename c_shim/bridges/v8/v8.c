@@ -448,9 +448,6 @@ static bool make_heap(void)
         return false;
     is_key_made = dlsym(RTLD_DEFAULT, "_ZN2v88internal7Isolate20isolate_key_created_E");
     v8_hooks->define_statistic(v8_heap, STATISTIC_USED, "used", "bytes");
-    /* A program that is asked for its CPU profile gets no other samples in it. */
-    if (shim_services.is_asked_for(BRIDGE_NAMED) && !has_option("--cpu-prof"))
-        find_cpu_profiler();
     is_profiler_taken = has_option("--heap-prof");
     if (is_profiler_taken)
         shim_services.decline("javascript", "--heap-prof", "uses V8's sampling profiler");
@@ -478,8 +475,12 @@ static void stop_inlining(void)
         v8.set_flags("--no-maglev-inlining");
 }
 
-static void watch_draws(void)
+/* Where allocations are folded, V8 would charge all of them to one of the functions. A program that is asked for its CPU profile gets
+ * no other samples in it. */
+static void watch_draws(bool are_objects_apart)
 {
+    if (are_objects_apart && shim_services.is_asked_for(BRIDGE_NAMED) && !has_option("--cpu-prof"))
+        find_cpu_profiler();
     const void *any_function;
     memcpy(&any_function, &v8.current_isolate, sizeof any_function);
     if (v8.collect_sample != NULL)
@@ -491,9 +492,9 @@ static void join_node(void)
     /* A snapshot that was made with other flags is refused. */
     if (!make_heap() || has_option("--snapshot-blob"))
         return;
-    watch_draws();
     v8.set_flags("--interpreted-frames-native-stack");
     keep_objects_apart();
+    watch_draws(true);
     if (shim_services.is_asked_for(BRIDGE_APART))
         stop_inlining();
 }
@@ -507,7 +508,7 @@ static void attach(void)
         is_tried = true; /* it would find nothing else */
         return;
     }
-    watch_draws();
+    watch_draws(v8.collect_sample != NULL || has_option("--no-turbo-allocation-folding"));
     resume_heap(v8_hooks, v8_heap);
     atomic_fetch_add_explicit(&attachment, 1, memory_order_relaxed);
     atomic_store_explicit(&is_left, false, memory_order_relaxed);

@@ -70,6 +70,7 @@ struct v8_draws {
     void *user;
     uint64_t count_before; /* when the last reading began */
     uint64_t readings;     /* that had new samples, until the place was known */
+    uint64_t short_readings; /* in a row, whose highest number was too low */
     struct v8_caller *callers;
     size_t callers_used;
 };
@@ -83,10 +84,11 @@ HIDDEN bool v8_draws_are_known(void);
 /* On the isolate's thread, just before its profiler is started. */
 HIDDEN void v8_draws_begin(struct v8_draws *draws);
 HIDDEN void v8_draws_end(struct v8_draws *draws);
-/* Before V8 is asked for its list, and after, with the highest number in it. False: the draws since the last reading have other
- * numbers than were thought, and no more will be noticed. */
+/* Whether the draws since the last reading have the numbers that they were given. WRONG: no more will be noticed. */
+enum v8_numbers { NUMBERS_RIGHT, NUMBERS_DOUBTFUL, NUMBERS_WRONG };
+/* Before V8 is asked for its list, and after, with the highest number in it. */
 HIDDEN void v8_draws_before_reading(struct v8_draws *draws);
-HIDDEN bool v8_draws_after_reading(struct v8_draws *draws, uint64_t highest);
+HIDDEN enum v8_numbers v8_draws_after_reading(struct v8_draws *draws, uint64_t highest);
 
 /* A machine's frame. */
 struct v8_frame {
@@ -119,8 +121,8 @@ struct v8_inlined;
 HIDDEN struct v8_inlined *v8_inlined_begin(struct v8_sampler *sampler, void *isolate);
 /* Tells all that waits, and stops it. */
 HIDDEN void v8_inlined_end(struct v8_inlined *inlined);
-/* After a reading: keeps the draws since the last one, or drops them, if their numbers are wrong. */
-HIDDEN void v8_inlined_check(struct v8_inlined *inlined, bool are_numbers_right);
+/* After a reading: keeps the draws since the last one, or drops them, if their numbers may be wrong. */
+HIDDEN void v8_inlined_check(struct v8_inlined *inlined, enum v8_numbers numbers);
 /* Keeps a new sample until the functions on its stack are known. False: they will not be. */
 HIDDEN bool v8_inlined_defer(struct v8_inlined *inlined, uint64_t number, uint64_t size, const struct v8_frame *frames,
                              size_t depth);
