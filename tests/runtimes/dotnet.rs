@@ -14,7 +14,7 @@ use crate::support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
 fn has_dotnet() -> bool {
     // No Debian has .NET.
     if !is_installed("dotnet") {
-        skip("no .NET on the PATH (scripts/runtimes-matrix dotnet shows it)");
+        skip("no .NET on the PATH (scripts/setup gets it from PyPI)");
         return false;
     }
     let has_compiler = is_installed("mcs");
