@@ -175,23 +175,24 @@ static uint64_t tell(const struct v8_sampler *sampler, const struct v8_late *lat
     if (!thinning_keeps(block, late->size, sampler->interval, late->interval))
         return 0;
     uint64_t interval = late->interval > sampler->interval ? late->interval : sampler->interval;
-    bool is_sample = v8_hooks->sampled_earlier(v8_heap, address_of(block), late->size, 0, frames, depth, interval,
-                                               late->drawn_ns) != ALLOCSAMPLE_NO_SAMPLE;
-    return is_sample ? block : 0;
+    allocsample_id id = late->drawn_ns == 0
+                            ? v8_hooks->sampled_at(v8_heap, address_of(block), late->size, 0, frames, depth, interval)
+                            : v8_hooks->sampled_earlier(v8_heap, address_of(block), late->size, 0, frames, depth,
+                                                        interval, late->drawn_ns);
+    return id == ALLOCSAMPLE_NO_SAMPLE ? 0 : block;
 }
 
 /* The same for a sample that is new in the list, or WAITING. */
-static uint64_t tell_or_defer(struct v8_sampler *sampler, const struct drawn *drawn)
+static uint64_t tell_or_defer(struct v8_sampler *sampler, const struct drawn *drawn, bool may_wait)
 {
     struct v8_frame frames[V8_DEPTH] = {0};
     size_t depth = walk(sampler, drawn->node, frames);
-    if (sampler->inlined != NULL && v8_inlined_defer(sampler->inlined, drawn->id, drawn->size, frames, depth))
+    if (may_wait && v8_inlined_defer(sampler->inlined, drawn->id, drawn->size, frames, depth))
         return WAITING;
     allocsample_frame told[V8_DEPTH];
     for (size_t i = 0; i < depth; i++)
         told[i] = (allocsample_frame){.function = frames[i].function};
-    struct v8_late now = {
-        .size = drawn->size, .interval = sampler->asked, .drawn_ns = v8_hooks->now_ns()};
+    struct v8_late now = {.size = drawn->size, .interval = sampler->asked};
     return tell(sampler, &now, told, depth);
 }
 
@@ -203,6 +204,12 @@ void v8_sampler_tell_late(struct v8_sampler *sampler, const struct v8_late *late
         find_live(sampler->live, sampler->live_capacity, late->number)->block = block;
     else if (block != 0)
         v8_hooks->freed_earlier(v8_heap, address_of(block), late->died_ns);
+}
+
+static uint64_t asked_interval(void)
+{
+    allocsample_counters counters = {.size = sizeof counters};
+    return v8_hooks->counters(v8_heap, &counters) == ALLOCSAMPLE_OK ? counters.interval : 0;
 }
 
 /* ---- the list ---- */
@@ -265,6 +272,8 @@ static bool tell_changes(struct v8_sampler *sampler, struct profile *profile, vo
     size_t count = bytes == 0 ? 0 : (samples[1] - samples[0]) / bytes;
     if (!empty_table((void **)&sampler->former, &sampler->former_capacity, sizeof *sampler->former, count))
         return true;
+    /* What is read while the heap is off is told at once, which the agent refuses: it must not wait until the heap is on. */
+    bool may_wait = sampler->inlined != NULL && asked_interval() != 0;
     uint64_t highest = 0;
     for (size_t i = 0; i < count; i++) {
         uint64_t id = ((const struct drawn *)(samples[0] + i * bytes))->id;
@@ -279,7 +288,7 @@ static bool tell_changes(struct v8_sampler *sampler, struct profile *profile, vo
         if (sampler->live != NULL)
             known = find_live(sampler->live, sampler->live_capacity, next->id);
         bool is_known = known->id != 0;
-        uint64_t block = is_known ? known->block : tell_or_defer(sampler, next);
+        uint64_t block = is_known ? known->block : tell_or_defer(sampler, next, may_wait);
         *find_live(sampler->former, sampler->former_capacity, next->id) = (struct v8_live){next->id, block};
         known->block = 0;
     }
@@ -326,12 +335,6 @@ void v8_sampler_free_all(struct v8_sampler *sampler)
 }
 
 /* ---- the profiler ---- */
-
-static uint64_t asked_interval(void)
-{
-    allocsample_counters counters = {.size = sizeof counters};
-    return v8_hooks->counters(v8_heap, &counters) == ALLOCSAMPLE_OK ? counters.interval : 0;
-}
 
 static bool are_names_wanted(void)
 {

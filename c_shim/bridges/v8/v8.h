@@ -110,7 +110,7 @@ static inline uint64_t v8_place_hash(const void *isolate, int script, int line, 
 struct v8_late {
     uint64_t number;
     uint64_t size, interval;    /* the interval is the one that was in force; 0: V8 has not listed it so far */
-    uint64_t drawn_ns, died_ns; /* the latter is 0 while it lives */
+    uint64_t drawn_ns, died_ns; /* 0: just now, and not at all so far */
 };
 
 /* Names of the functions that V8 has inlined: see inlined.c. All of it on the isolate's thread, and but for `number` and `defer` where

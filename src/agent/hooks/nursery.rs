@@ -406,7 +406,9 @@ impl Agent {
         caller: &Caller,
     ) -> Option<SampleId> {
         self.apply_new_request(thread);
-        if !heap.is_on() || !heap.kind.is_freed_by_address() {
+        // What happened earlier did so while it was on.
+        let is_on = heap.is_on() || drawn.time_ns.is_some();
+        if !is_on || !heap.kind.is_freed_by_address() {
             return None;
         }
         if drawn.at.is_none() {
