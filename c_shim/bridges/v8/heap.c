@@ -206,6 +206,12 @@ void v8_sampler_tell_late(struct v8_sampler *sampler, const struct v8_late *late
         v8_hooks->freed_earlier(v8_heap, address_of(block), late->died_ns);
 }
 
+static bool is_on(void)
+{
+    allocsample_counters counters = {.size = sizeof counters};
+    return v8_hooks->counters(v8_heap, &counters) == ALLOCSAMPLE_OK && counters.is_on != 0;
+}
+
 static uint64_t asked_interval(void)
 {
     allocsample_counters counters = {.size = sizeof counters};
@@ -273,7 +279,8 @@ static bool tell_changes(struct v8_sampler *sampler, struct profile *profile, vo
     if (!empty_table((void **)&sampler->former, &sampler->former_capacity, sizeof *sampler->former, count))
         return true;
     /* What is read while the heap is off is told at once, which the agent refuses: it must not wait until the heap is on. */
-    bool may_wait = sampler->inlined != NULL && asked_interval() != 0;
+    v8_hooks->sampled_at(v8_heap, 0, 0, 0, NULL, 0, 0); /* obeys what was asked since the last reading */
+    bool may_wait = sampler->inlined != NULL && is_on();
     uint64_t highest = 0;
     for (size_t i = 0; i < count; i++) {
         uint64_t id = ((const struct drawn *)(samples[0] + i * bytes))->id;
