@@ -11,7 +11,7 @@ OWN = {"KNOWN_TRUTH_OWN": "1"}
 PROGRAM = PROGRAMS / "known_truth.js"
 MAJORS = [20, 22, 24, 26]
 # Without V8's CPU profiler, which names inlined functions, they would be charged to their callers; V8 11 (Node.js 20) does not
-# tell it of code that is entered in the middle of a loop, as here. The second flag is unknown to V8 before 11.
+# report code of on-stack replacement, as here, to it. The second flag is unknown to V8 before 11.
 PLAIN = ["--expose-gc"]
 APART = ["--expose-gc", "--no-turbo-inlining"]
 APART_FROM_22 = [*APART, "--no-maglev-inlining"]

@@ -434,8 +434,8 @@ typedef struct allocsample_hooks {
 
     /* [any] As `sampled_at` and `freed`, for a machine that learns of a sample's stack, or of a death, later than it happened:
      * `time_ns` is when that was, by `now_ns`. No later than now, and no longer ago than a few seconds: a profile that is cut into
-     * parts has it in the part that is being written. `interval` is not 0. While the heap is off, too: a machine tells of objects
-     * that it drew while the heap was on. */
+     * parts has it in the part that is being written. `interval` is not 0. Also accepted while the
+     * heap is off, for objects that were drawn while it was on. */
     allocsample_id (*sampled_earlier)(allocsample_heap *heap, uintptr_t address, uint64_t size, allocsample_type type,
                                       const allocsample_frame *frames, size_t count, uint64_t interval,
                                       uint64_t time_ns);

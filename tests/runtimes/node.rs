@@ -252,7 +252,7 @@ fn objects_that_optimized_code_allocates_together_are_live_on_their_own() {
 }
 
 /// V8 makes one function of all four, unless it is told not to. Its CPU profiler knows them nevertheless, from V8 12 on also in
-/// code into which V8 goes in the middle of a loop, as here. Each has its own objects then, and the leak its name.
+/// code of on-stack replacement, as here. Each has its own objects then, and the leak its name.
 #[test]
 fn functions_that_v8_inlines_are_named_or_kept_apart() {
     const NOTE: &str = "note: V8 inlines functions";

@@ -17,7 +17,7 @@
 #define PLACES 8192
 /* How many samples it takes at least, and how many readings, until a place is trusted. */
 enum { FEWEST_SAMPLES = 32, FEWEST_READINGS = 2 };
-/* A reading may itself make V8 collect, which kills what was drawn last. So often in a row that is no reason any more. */
+/* A reading may itself start a collection, in which the objects that were drawn last die. That does not happen so often in a row. */
 enum { MOST_SHORT_READINGS = 3 };
 
 static const char name_of_new[] = "_Znwm";
@@ -62,7 +62,7 @@ static COLD void count_call(struct v8_draws *draws, uintptr_t from, size_t size)
 static COLD void on_draw(struct v8_draws *draws)
 {
     int error = errno;
-    /* What is called may call `operator new` itself. */
+    /* The callback may call `operator new` itself. */
     draws_here = NULL;
     draws->count++;
     if (draws->on_draw != NULL)

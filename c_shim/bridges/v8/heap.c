@@ -278,7 +278,7 @@ static bool tell_changes(struct v8_sampler *sampler, struct profile *profile, vo
     size_t count = bytes == 0 ? 0 : (samples[1] - samples[0]) / bytes;
     if (!empty_table((void **)&sampler->former, &sampler->former_capacity, sizeof *sampler->former, count))
         return true;
-    /* What is read while the heap is off is told at once, which the agent refuses: it must not wait until the heap is on. */
+    /* While the heap is off, samples are reported at once and refused: they must not wait until it is on again. */
     v8_hooks->sampled_at(v8_heap, 0, 0, 0, NULL, 0, 0); /* obeys what was asked since the last reading */
     bool may_wait = sampler->inlined != NULL && is_on();
     uint64_t highest = 0;

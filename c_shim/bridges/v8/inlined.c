@@ -22,7 +22,7 @@ enum { SIGNAL_US = 2 * 1000 * 1000 };
 /* A profile runs for a part of the time since the first one, within these limits: to stop it and to start the next one costs V8 some
  * milliseconds (an Express server spent 13 % of its time so when that was done thirty times a second). */
 enum { LEAST_PAUSE_US = 20 * 1000, MOST_PAUSE_US = 500 * 1000, PAUSE_SHARE = 20 };
-/* Draws that wait, and machine frames of all of them: what is beyond is charged to callers. */
+/* Limits on waiting draws and on their machine frames. Beyond them, inlined functions are charged to their callers. */
 enum { DRAWS = 16384, FRAMES = 1 << 18 };
 /* Functions of one stack of the CPU profiler, which notes 255 machine frames. */
 enum { CPU_DEPTH = 1024 };
@@ -179,8 +179,8 @@ static void find_nodes(struct v8_inlined *inlined, const void *profile)
     }
 }
 
-/* Once V8 names most stacks of a profile. V8 11 does not tell its profiler of code into which it goes in the middle of a loop: what
- * is inlined there stays unknown, whatever the share is. */
+/* Once V8 names most stacks of a profile. V8 11 does not report code of on-stack replacement to its profiler: what is inlined
+ * there stays unknown, whatever the share is. */
 static void note_that_names_are_known(size_t complete, size_t all)
 {
     const char *version = v8.version();
@@ -191,7 +191,7 @@ static void note_that_names_are_known(size_t complete, size_t all)
     v8_hooks->marker(v8_heap, "V8 names inlined functions", now_ns, now_ns);
 }
 
-/* Tells the objects of all draws that were read. */
+/* Reports the objects of all draws that have been read. */
 static void conclude(struct v8_inlined *inlined)
 {
     struct joined_stack stack;
