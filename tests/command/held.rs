@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 use crate::support::room::{stderr, stdout};
-use crate::support::{Program, Room};
+use crate::support::{Program, Room, wait_until};
 use serde_json::Value;
 
 /// A program that has come to rest, by what it prints, and waits for input. It is killed when it is dropped.
@@ -152,9 +152,15 @@ fn a_static_program_has_its_own_malloc() {
 fn a_program_that_never_rests_is_read_too() {
     let room = Room::new();
     let program = Program::compiled_with("heap_at_rest.c", &["-lpthread"]);
-    let resting = rests(&program, (7, 4, 2_000_000_000, 4_000));
+    let threads = 4;
+    let resting = rests(&program, (7, threads, 2_000_000_000, 4_000));
+    let pid = resting.child.id().to_string();
+    // Before its first thread the program may not have called malloc yet, or may not have loaded it.
+    wait_until("threads", || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
+        tasks.count() == threads as usize + 1
+    });
     for _ in 0..5 {
-        let pid = resting.child.id().to_string();
         let output = room.output(&["memory", "--format", "json", &pid]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let ledger: Value = serde_json::from_str(&stdout(&output)).expect("JSON");

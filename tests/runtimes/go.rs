@@ -5,12 +5,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::support::attached::Attached;
 use crate::support::profile::Profile;
 use crate::support::room::{assert_error, stderr, stdout};
-use crate::support::{Program, Room, skip, truth};
+use crate::support::{Program, Room, skip, truth, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -24,16 +23,6 @@ const NODE: f64 = 48.0;
 const ENTRY: f64 = 1024.0;
 const PASSING: f64 = 208.0;
 const ENTRIES: f64 = 1000.0;
-
-/// Waits for what comes soon, and for two minutes at most.
-#[track_caller]
-fn wait_until(what: &str, is_there: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !is_there() {
-        assert!(begin.elapsed() < Duration::from_secs(120), "no {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 /// The program, built with these flags; `None`: there is no Go.
 fn start(flags: &[&str]) -> Option<Attached> {

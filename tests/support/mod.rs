@@ -28,11 +28,13 @@ pub mod talking;
 pub mod totals;
 pub mod truth;
 pub mod viewers;
+mod wait;
 
 pub use compile::Program;
 pub use room::Room;
 pub use run::{Agent, Outcome, Run};
 pub use skip::skip;
+pub use wait::wait_until;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
