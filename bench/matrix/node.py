@@ -1,4 +1,4 @@
-"""Node.js: Debian's, and npm's builds of every release line from 20 on. Each once as it is, and once without inlining."""
+"""Node.js: Debian's, and npm's builds of every release line from 20 on."""
 
 import subprocess
 
@@ -10,11 +10,7 @@ HEAP = "javascript"
 OWN = {"KNOWN_TRUTH_OWN": "1"}
 PROGRAM = PROGRAMS / "known_truth.js"
 MAJORS = [20, 22, 24, 26]
-# Without V8's CPU profiler, which names inlined functions, they would be charged to their callers; V8 11 (Node.js 20) does not
-# report code of on-stack replacement, as here, to it. The second flag is unknown to V8 before 11.
-PLAIN = ["--expose-gc"]
-APART = ["--expose-gc", "--no-turbo-inlining"]
-APART_FROM_22 = [*APART, "--no-maglev-inlining"]
+OPTIONS_OF_NODE = ["--expose-gc"]
 
 
 def versions(places):
@@ -51,6 +47,4 @@ def found(node, where, root=None):
     except Missing as why:
         yield Version(f"{node}, {where}", [], PROGRAM, missing=str(why))
         return
-    apart = APART_FROM_22 if int(number.split(".")[0]) >= 22 else APART
-    yield Version(f"{number}, {where}", [node, *PLAIN], PROGRAM, root)
-    yield Version(f"{number}, {where}, without inlining", [node, *apart], PROGRAM, root)
+    yield Version(f"{number}, {where}", [node, *OPTIONS_OF_NODE], PROGRAM, root)

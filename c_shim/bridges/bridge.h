@@ -16,6 +16,7 @@ enum bridge_group {
     BRIDGE_EMBEDDED = 2, /* only on request: the allocator becomes slower */
     BRIDGE_APART = 3,    /* no bridge is in it: asks runtimes to compile without inlining, which makes the program slower */
     BRIDGE_NAMED = 4,    /* nor in this: has runtimes that inline functions name them */
+    BRIDGE_RECOMPILED = 5, /* nor in this: after an attach they compile everything again for it, whatever the size of the heap */
 };
 
 /* Figures that an allocator counts itself, in bytes; src/record/own.rs has the same numbers. */

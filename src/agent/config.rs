@@ -65,10 +65,19 @@ pub enum Unwind {
 pub enum Inlining {
     /// They are named by another profiler of the runtime.
     Named,
+    /// The same, and after an attach the runtime compiles all code again for it, whatever the size of its heap.
+    Recompiled,
     /// What they allocate is charged to their callers.
     Charged,
     /// The runtime is told to compile without inlining.
     Off,
+}
+
+impl Inlining {
+    /// Whether they are named.
+    pub fn is_named(self) -> bool {
+        matches!(self, Self::Named | Self::Recompiled)
+    }
 }
 
 /// All settings.
@@ -316,11 +325,12 @@ impl Config {
             choice("ALLOCSAMPLE_EMBEDDED", &["on", "off"], "expected on or off")? == Some(0);
         config.inlining = match choice(
             "ALLOCSAMPLE_INLINING",
-            &["named", "charged", "off"],
-            "expected named, charged or off",
+            &["named", "charged", "off", "recompiled"],
+            "expected named, charged, off or recompiled",
         )? {
             Some(1) => Inlining::Charged,
             Some(2) => Inlining::Off,
+            Some(3) => Inlining::Recompiled,
             _ => Inlining::Named,
         };
         if choice(

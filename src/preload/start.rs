@@ -161,6 +161,7 @@ const PYPY: u32 = 2;
 const EMBEDDED: u32 = 4;
 const APART: u32 = 8;
 const NAMED: u32 = 16;
+const RECOMPILED: u32 = 32;
 
 /// The groups of bridges that the settings ask for.
 pub(crate) fn groups_of(config: &Config) -> u32 {
@@ -173,7 +174,8 @@ pub(crate) fn groups_of(config: &Config) -> u32 {
     runtimes
         | wanted(EMBEDDED, config.joins_embedded)
         | wanted(APART, config.inlining == Inlining::Off)
-        | wanted(NAMED, config.inlining == Inlining::Named)
+        | wanted(NAMED, config.inlining.is_named())
+        | wanted(RECOMPILED, config.inlining == Inlining::Recompiled)
 }
 
 /// Switches the agent on with these settings. False: there is no memory for it.

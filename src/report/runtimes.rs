@@ -35,6 +35,7 @@ pub fn lines(profile: &Profile) -> Vec<String> {
         .collect();
     lines.extend(unsampled_malloc(profile).map(malloc_is_elsewhere));
     lines.extend(inlines_functions(profile).then(|| "note: V8 inlines functions, and what an inlined function allocates is charged to its caller: `allocsample run --inlining off` keeps functions apart".to_owned()));
+    lines.extend(has_marker(profile, OLD_CODE_RUNS).then(|| "note: V8 runs code that it compiled before the attach: its inlined functions are charged to their callers, and some of its live objects are missing; `allocsample attach --inlining recompiled` has V8 compile it again".to_owned()));
     lines.sort_by_key(|line| line.starts_with("note"));
     lines
 }
@@ -54,6 +55,16 @@ pub(crate) fn unsampled_malloc(profile: &Profile) -> Option<&str> {
 /// What the bridge marks when V8's CPU profiler has named most stacks of a window.
 const INLINED_ARE_NAMED: &str = "V8 names inlined functions";
 
+/// What it marks when V8 was told to inline none, as V8 11 cannot name them.
+const NONE_ARE_INLINED: &str = "V8 inlines no functions";
+
+/// What it marks when V8 still runs much code from before an attach.
+const OLD_CODE_RUNS: &str = "V8 runs code from before the attach";
+
+fn has_marker(profile: &Profile, name: &str) -> bool {
+    (profile.vm.markers.iter()).any(|it| it.name == name)
+}
+
 /// Whether there are samples of V8's heap, and V8 was free to inline functions, which its heap profiler does not see and its CPU
 /// profiler did not name. Later parts of a recording do not tell: the mark is in the first.
 fn inlines_functions(profile: &Profile) -> bool {
@@ -62,7 +73,7 @@ fn inlines_functions(profile: &Profile) -> bool {
     let is_sampled = heap.is_some_and(|(&id, _)| profile.samples.iter().any(|it| it.heap == id));
     let is_told = (profile.notes.iter()).any(|(note, _)| *note == Note::NotInlined);
     let tells_itself = (profile.process.command_line.iter()).any(|it| it == "--no-turbo-inlining");
-    let are_named = (profile.vm.markers.iter()).any(|it| it.name == INLINED_ARE_NAMED);
+    let are_named = has_marker(profile, INLINED_ARE_NAMED) || has_marker(profile, NONE_ARE_INLINED);
     let is_first = profile.part.before == 0;
     is_sampled && !is_told && !tells_itself && !are_named && is_first
 }
@@ -496,6 +507,13 @@ mod tests {
             end_ns: 5,
             name: INLINED_ARE_NAMED.to_owned(),
         });
+        let mut with_old_code = named.clone();
+        with_old_code.vm.markers[0].name = OLD_CODE_RUNS.to_owned();
+        with_old_code.vm.markers.extend(named.vm.markers.clone());
+        let [line] = &lines(&with_old_code)[..] else {
+            panic!("{:?}", lines(&with_old_code));
+        };
+        assert!(line.contains("--inlining recompiled"), "{line}");
         let mut later = inlining;
         later.part.before = 1;
         for profile in [

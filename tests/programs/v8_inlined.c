@@ -38,7 +38,7 @@ static void known_functions_are_put_in_their_places(void)
             if (is_of_script)
                 named[named_depth++] = function;
             if (!is_inlined)
-                machine[depth++] = (struct v8_frame){function, is_of_script};
+                machine[depth++] = (struct v8_frame){.function = function, .is_of_script = is_of_script};
         }
         struct joined_stack joined;
         bool is_complete = v8_join_stacks(&joined, machine, depth, named, named_depth);
@@ -60,7 +60,7 @@ static void machine_frames_stay(void)
         uint32_t named[DEEPEST];
         size_t depth = below(DEEPEST), named_depth = below(DEEPEST), next = 0;
         for (size_t i = 0; i < depth; i++)
-            machine[i] = (struct v8_frame){(uint32_t)below(FUNCTIONS) + 1, below(8) != 0};
+            machine[i] = (struct v8_frame){.function = (uint32_t)below(FUNCTIONS) + 1, .is_of_script = below(8) != 0};
         for (size_t i = 0; i < named_depth; i++)
             named[i] = (uint32_t)below(FUNCTIONS) + 1;
         struct joined_stack joined;
@@ -77,7 +77,7 @@ static void deep_stacks_are_cut(void)
     static uint32_t named[2 * V8_DEPTH];
     struct joined_stack joined;
     for (size_t i = 0; i < V8_DEPTH; i++)
-        machine[i] = (struct v8_frame){1, true};
+        machine[i] = (struct v8_frame){.function = 1, .is_of_script = true};
     for (size_t i = 0; i < 2 * V8_DEPTH; i++)
         named[i] = i % 2 == 0 ? 2 : 1;
     CHECK(v8_join_stacks(&joined, machine, V8_DEPTH, named, 2 * V8_DEPTH) && joined.depth == V8_DEPTH);

@@ -45,28 +45,45 @@ static bool cut_number(char *text, uint32_t *number)
     return true;
 }
 
-/* The number of the function of JavaScript that V8 names so: `JS:*load /srv/app.js:10:5`, a mark of the compiler's tier,
- * a name that may be missing, and where it is. 0: other code. */
-static uint32_t function_of(char *text, uint64_t hash)
+/* A function of JavaScript, as V8 names it. */
+struct described {
+    const char *name, *file;
+    uint32_t line, column;
+    bool is_optimized;
+};
+
+/* `JS:*load /srv/app.js:10:5`: a mark of the compiler's tier, a name that may be missing, and where it is. False: other code. */
+static bool describe(char *text, struct described *described)
 {
     static const char *const kinds[] = {"JS:", "LazyCompile:", "Function:", "Eval:", "Script:"};
     size_t kind = 0, kinds_count = sizeof kinds / sizeof kinds[0];
     while (kind < kinds_count && !begins_with(text, kinds[kind]))
         kind++;
     if (kind == kinds_count)
-        return 0;
-    char *name = text + strlen(kinds[kind]);
-    name += strspn(name, "~^+*'");
-    char *file = strchr(name, ' ');
-    uint32_t line, column;
-    if (file == NULL || !cut_number(file, &column) || !cut_number(file, &line))
-        return 0;
+        return false;
+    char *mark = text + strlen(kinds[kind]), *name = mark + strspn(mark, "~^+*'"), *file = strchr(name, ' ');
+    if (file == NULL || !cut_number(file, &described->column) || !cut_number(file, &described->line))
+        return false;
     *file++ = 0;
-    bool is_new;
-    uint32_t number = names_number(&v8_names, hash, &is_new);
-    if (is_new)
-        v8_hooks->define_function(v8_heap, number, name[0] == 0 ? "(anonymous)" : name, file, line);
-    return number;
+    described->name = name[0] == 0 ? "(anonymous)" : name;
+    described->file = file;
+    described->is_optimized = mark[0] == '*' || mark[0] == '+';
+    return true;
+}
+
+/* Functions that have been compiled before an attach, in the isolate of this thread; NULL: it was not attached to. */
+static _Thread_local struct v8_older *older_here;
+static _Thread_local bool is_enumerating;
+
+static void note_age(const struct event *event, const struct described *described, void *isolate)
+{
+    if (event->script == NULL)
+        return;
+    uint64_t place = v8_place_hash(isolate, v8.script_id(event->script), (int)described->line, (int)described->column);
+    if (is_enumerating)
+        v8_older_add(older_here, place);
+    else if (described->is_optimized)
+        v8_older_is_compiled(older_here, place, v8_now_us());
 }
 
 static void on_code_added(const struct event *event)
@@ -75,12 +92,22 @@ static void on_code_added(const struct event *event)
     size_t length = event->name.length < sizeof text - 1 ? event->name.length : sizeof text - 1;
     memcpy(text, event->name.text, length);
     text[length] = 0;
-    uint32_t function = function_of(text, names_hash(names_hash(NAMES_SEED, "code"), text));
+    uint64_t hash = names_hash(names_hash(NAMES_SEED, "code"), text);
+    struct described described;
     uintptr_t end = event->start + event->size;
-    v8_hooks->code_add(v8_heap, event->start, end, function);
-    /* Code of another kind: what was at its place is gone. */
-    if (function == 0)
+    if (!describe(text, &described)) {
+        v8_hooks->code_add(v8_heap, event->start, end, 0);
+        /* What was at its place is gone. */
         v8_hooks->code_remove(v8_heap, event->start);
+        return;
+    }
+    bool is_new;
+    uint32_t function = names_number(&v8_names, hash, &is_new);
+    if (is_new)
+        v8_hooks->define_function(v8_heap, function, described.name, described.file, described.line);
+    v8_hooks->code_add(v8_heap, event->start, end, function);
+    if (older_here != NULL)
+        note_age(event, &described, v8.current_isolate());
 }
 
 static void on_event(const void *data)
@@ -96,9 +123,12 @@ static void on_event(const void *data)
         v8_hooks->code_remove(v8_heap, event->start);
 }
 
-void v8_watch_code(void *isolate)
+void v8_watch_code(void *isolate, struct v8_older *older)
 {
+    older_here = older;
+    is_enumerating = true;
     v8.watch_code(isolate, ENUMERATE_EXISTING, on_event);
+    is_enumerating = false;
 }
 
 void v8_pause_watching(void *isolate)

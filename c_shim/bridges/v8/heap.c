@@ -118,7 +118,7 @@ static const char *text_of(const void *string, void *isolate, char *buffer, size
 }
 
 /* The root stands for no function. */
-static struct v8_frame frame_of(const struct node *node, uint32_t parent, void *isolate)
+static struct v8_frame frame_of(const struct v8_sampler *sampler, const struct node *node, uint32_t parent, void *isolate)
 {
     if (parent == 0)
         return (struct v8_frame){0};
@@ -133,7 +133,8 @@ static struct v8_frame frame_of(const struct node *node, uint32_t parent, void *
         v8_hooks->define_function(v8_heap, number, name[0] == 0 ? "(anonymous)" : name, file,
                                   node->line > 0 ? (uint32_t)node->line : 0);
     }
-    return (struct v8_frame){number, is_of_script};
+    int64_t old_until_us = is_of_script && sampler->older != NULL ? v8_older_until_us(sampler->older, hash) : 0;
+    return (struct v8_frame){number, is_of_script, old_until_us};
 }
 
 static size_t count_nodes(const struct node *node)
@@ -148,7 +149,7 @@ static size_t count_nodes(const struct node *node)
 static void add_places(struct v8_sampler *sampler, const struct node *node, uint32_t parent, void *isolate)
 {
     struct v8_place *place = find_place(sampler, node->id);
-    *place = (struct v8_place){node->id, parent, frame_of(node, parent, isolate)};
+    *place = (struct v8_place){node->id, parent, frame_of(sampler, node, parent, isolate)};
     for (struct node **child = node->children; child != node->children_end; child++)
         add_places(sampler, *child, node->id, isolate);
 }
@@ -255,6 +256,16 @@ static bool find_drawn_bytes(const struct v8_sampler *sampler, uintptr_t start, 
     return false;
 }
 
+static uint64_t highest_number(uintptr_t start, size_t count, size_t bytes)
+{
+    uint64_t highest = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t id = ((const struct drawn *)(start + i * bytes))->id;
+        highest = id > highest ? id : highest;
+    }
+    return highest;
+}
+
 /* Whether the tree's root looks as it does in known versions: it has no script, and a vector of children. */
 static bool is_root(const struct node *root)
 {
@@ -276,16 +287,12 @@ static bool tell_changes(struct v8_sampler *sampler, struct profile *profile, vo
         return false;
     size_t bytes = atomic_load_explicit(&drawn_bytes, memory_order_relaxed);
     size_t count = bytes == 0 ? 0 : (samples[1] - samples[0]) / bytes;
+    uint64_t highest = highest_number(samples[0], count, bytes);
     if (!empty_table((void **)&sampler->former, &sampler->former_capacity, sizeof *sampler->former, count))
         return true;
     /* While the heap is off, samples are reported at once and refused: they must not wait until it is on again. */
     v8_hooks->sampled_at(v8_heap, 0, 0, 0, NULL, 0, 0); /* obeys what was asked since the last reading */
     bool may_wait = sampler->inlined != NULL && is_on();
-    uint64_t highest = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t id = ((const struct drawn *)(samples[0] + i * bytes))->id;
-        highest = id > highest ? id : highest;
-    }
     enum v8_numbers numbers = v8_draws_after_reading(&sampler->draws, highest);
     if (sampler->inlined != NULL)
         v8_inlined_check(sampler->inlined, numbers);
@@ -374,15 +381,55 @@ void v8_sampler_end_names(struct v8_sampler *sampler)
     sampler->inlined = NULL;
 }
 
-bool v8_sampler_begin(struct v8_sampler *sampler, void *isolate)
+/* Has V8's profiler read, for no more than the search. */
+static void search_in_list(struct v8_sampler *sampler)
+{
+    v8_draws_before_reading(&sampler->draws);
+    struct profile *profile = v8.profile_of(sampler->profiler);
+    if (profile == NULL)
+        return;
+    const uintptr_t *samples = profile->functions->samples(profile);
+    if (samples[0] <= samples[1] && find_drawn_bytes(sampler, samples[0], samples[1])) {
+        size_t bytes = atomic_load_explicit(&drawn_bytes, memory_order_relaxed);
+        size_t count = bytes == 0 ? 0 : (samples[1] - samples[0]) / bytes;
+        v8_draws_after_reading(&sampler->draws, highest_number(samples[0], count, bytes));
+    }
+    profile->functions->end_and_free(profile);
+}
+
+/* Finds out where V8 draws, before its profiler runs for us: strings are made while it draws almost all of them. If that shows nothing,
+ * the program's own objects will. */
+static void search_draws(struct v8_sampler *sampler, void *isolate)
+{
+    enum { INTERVAL = 512, STRING_BYTES = 1024, STRINGS = 64, ROUNDS = 4, NORMAL_STRING = 0, DEPTH = 1 };
+    static const char text[STRING_BYTES];
+    struct v8_sampler search = {.profiler = sampler->profiler, .interval = INTERVAL};
+    struct shim_quiet before = shim_quiet_begin(shim_services.counters());
+    v8_draws_begin(&search.draws);
+    if (search.draws.callers != NULL && v8.start_sampling(search.profiler, INTERVAL, DEPTH, 0)) {
+        for (int round = 0; round < ROUNDS && !v8_draws_are_known(); round++) {
+            for (int i = 0; i < STRINGS; i++)
+                v8.new_string(isolate, text, NORMAL_STRING, STRING_BYTES);
+            search_in_list(&search);
+        }
+        v8.stop_sampling(search.profiler);
+    }
+    v8_draws_end(&search.draws);
+    shim_quiet_end(before);
+}
+
+bool v8_sampler_begin(struct v8_sampler *sampler, void *isolate, const struct v8_older *older)
 {
     uint64_t asked = asked_interval();
     void *profiler = v8.profiler_of(isolate);
-    *sampler = (struct v8_sampler){.profiler = profiler, .interval = asked, .asked = asked};
+    *sampler = (struct v8_sampler){.profiler = profiler, .interval = asked, .asked = asked, .older = older};
     if (asked == 0)
         return false;
-    if (are_names_wanted())
+    if (are_names_wanted()) {
+        if (!v8_draws_are_known())
+            search_draws(sampler, isolate);
         v8_draws_begin(&sampler->draws);
+    }
     struct shim_quiet before = shim_quiet_begin(shim_services.counters());
     sampler->is_running = v8.start_sampling(profiler, asked, V8_DEPTH, 0);
     shim_quiet_end(before);

@@ -10,10 +10,10 @@
  *
  * The functions of the second profiler are put between the machine frames of the first (joined.h). */
 #define _GNU_SOURCE
+#include "bridge.h"
 #include "joined.h"
 #include "kit/memory.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -48,16 +48,32 @@ struct v8_inlined {
     struct v8_frame frames[FRAMES];
 };
 
-/* The marks of both are made. */
-static _Atomic(bool) has_named, is_lost;
+/* The marks of all four are made, in this recording. */
+static _Atomic(bool) has_named, has_none, has_old, is_lost;
+
+void v8_inlined_forget_marks(void)
+{
+    atomic_store_explicit(&has_named, false, memory_order_relaxed);
+    atomic_store_explicit(&has_none, false, memory_order_relaxed);
+    atomic_store_explicit(&has_old, false, memory_order_relaxed);
+}
+
+void v8_inlined_note_none(void)
+{
+    if (!v8_inlining_is_unknown() || !shim_services.is_asked_for(BRIDGE_NAMED) ||
+        atomic_exchange_explicit(&has_none, true, memory_order_relaxed))
+        return;
+    uint64_t now_ns = v8_hooks->now_ns();
+    v8_hooks->marker(v8_heap, "V8 inlines no functions", now_ns, now_ns);
+}
 
 static const char draws_are_missed[] = "note: V8 draws objects unseen: what inlined functions allocate is charged to their "
                                        "callers from here on";
 
-static int64_t now_us(void)
+int64_t v8_now_us(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now); /* V8's base::TimeTicks */
+    clock_gettime(CLOCK_MONOTONIC, &now); /* v8::base::TimeTicks */
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
@@ -68,14 +84,14 @@ static void on_draw(void *user)
     struct v8_inlined *inlined = user;
     if (inlined->count == DRAWS)
         return;
-    int64_t begin_us = now_us();
+    int64_t begin_us = v8_now_us();
     struct shim_quiet before = shim_quiet_begin(shim_services.counters());
     v8.collect_sample(inlined->isolate, 0, false);
     shim_quiet_end(before);
     inlined->draws[inlined->count++] =
         (struct draw){.sample = {.number = inlined->sampler->draws.count, .drawn_ns = (uint64_t)begin_us * 1000},
                       .begin_us = begin_us,
-                      .end_us = now_us()};
+                      .end_us = v8_now_us()};
 }
 
 void v8_inlined_check(struct v8_inlined *inlined, enum v8_numbers numbers)
@@ -179,16 +195,36 @@ static void find_nodes(struct v8_inlined *inlined, const void *profile)
     }
 }
 
-/* Once V8 names most stacks of a profile. V8 11 does not report code of on-stack replacement to its profiler: what is inlined
- * there stays unknown, whatever the share is. */
+/* Once V8 names most stacks of a profile. */
 static void note_that_names_are_known(size_t complete, size_t all)
 {
-    const char *version = v8.version();
-    if (complete < FEWEST_NAMED || complete * 2 < all || version == NULL || atoi(version) < 12 ||
+    if (complete < FEWEST_NAMED || complete * 2 < all ||
         atomic_exchange_explicit(&has_named, true, memory_order_relaxed))
         return;
     uint64_t now_ns = v8_hooks->now_ns();
     v8_hooks->marker(v8_heap, "V8 names inlined functions", now_ns, now_ns);
+}
+
+/* Whether the draw may have been in code that folds allocations: then V8 has charged any of the functions that were inlined there. The
+ * code is that of the innermost function of a script. */
+static bool is_in_old_code(const struct v8_inlined *inlined, const struct draw *draw)
+{
+    const struct v8_frame *frames = inlined->frames + draw->frames;
+    size_t innermost = 0;
+    while (innermost < draw->depth && !frames[innermost].is_of_script)
+        innermost++;
+    return innermost < draw->depth && draw->begin_us < frames[innermost].old_until_us;
+}
+
+/* If much of what is drawn is in old code, and that is not just because V8 has had no time to compile again. */
+static void note_old_code(const struct v8_inlined *inlined, size_t old, size_t all)
+{
+    enum { SHARE = 16, COMPILING_US = 2000 * 1000 };
+    if (old == 0 || old <= all / SHARE || v8_now_us() < inlined->sampler->older->begin_us + COMPILING_US ||
+        atomic_exchange_explicit(&has_old, true, memory_order_relaxed))
+        return;
+    uint64_t now_ns = v8_hooks->now_ns();
+    v8_hooks->marker(v8_heap, "V8 runs code from before the attach", now_ns, now_ns);
 }
 
 /* Reports the objects of all draws that have been read. */
@@ -196,17 +232,21 @@ static void conclude(struct v8_inlined *inlined)
 {
     struct joined_stack stack;
     uint32_t named[CPU_DEPTH];
-    size_t complete = 0, all = 0;
+    size_t complete = 0, all = 0, old = 0;
     for (size_t i = 0; i < inlined->read; i++) {
         const struct draw *draw = &inlined->draws[i];
         if (draw->sample.interval == 0)
             continue;
-        size_t depth = walk_named(inlined, draw->node, named);
-        complete += v8_join_stacks(&stack, inlined->frames + draw->frames, draw->depth, named, depth);
-        all++;
+        bool is_old = is_in_old_code(inlined, draw);
+        size_t depth = is_old ? 0 : walk_named(inlined, draw->node, named);
+        bool is_complete = v8_join_stacks(&stack, inlined->frames + draw->frames, draw->depth, named, depth);
+        old += is_old;
+        all += !is_old;
+        complete += !is_old && is_complete;
         v8_sampler_tell_late(inlined->sampler, &draw->sample, stack.frames, stack.depth);
     }
     note_that_names_are_known(complete, all);
+    note_old_code(inlined, old, all);
     /* What was drawn during the reading has to wait, and its stack is in a profile that goes. */
     size_t rest = inlined->count - inlined->read;
     memmove(inlined->draws, inlined->draws + inlined->read, rest * sizeof inlined->draws[0]);
@@ -226,7 +266,7 @@ static void start(struct v8_inlined *inlined)
     struct shim_quiet before = shim_quiet_begin(shim_services.counters());
     inlined->is_recorded = v8.start_cpu_profile(inlined->cpu_profiler, title_of(inlined), true) == 0;
     shim_quiet_end(before);
-    inlined->begin_us = now_us();
+    inlined->begin_us = v8_now_us();
 }
 
 /* Stops the profile, and tells what waited for it. */
@@ -247,7 +287,7 @@ static void stop(struct v8_inlined *inlined)
 
 void v8_inlined_turn(struct v8_inlined *inlined, bool at_once)
 {
-    int64_t now = now_us(), pause_us = (now - inlined->first_us) / PAUSE_SHARE;
+    int64_t now = v8_now_us(), pause_us = (now - inlined->first_us) / PAUSE_SHARE;
     if (pause_us < LEAST_PAUSE_US)
         pause_us = LEAST_PAUSE_US;
     if (pause_us > MOST_PAUSE_US)

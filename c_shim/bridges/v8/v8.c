@@ -12,8 +12,6 @@
 #include "kit/symbols.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -28,6 +26,8 @@ enum { SCAVENGE = 1, MINOR_MARK_COMPACT = 2, MARK_SWEEP_COMPACT = 4, INCREMENTAL
 #define COLLECTIONS (SCAVENGE | MINOR_MARK_COMPACT | MARK_SWEEP_COMPACT | INCREMENTAL_MARKING)
 /* Where v8::HeapStatistics has the bytes of the heap that are in use; what follows the first eight changes. */
 #define USED_BYTES 4
+/* Room for it: it has fourteen words today. */
+#define STATISTICS 64
 
 enum { STATISTIC_USED = 1 };
 
@@ -43,6 +43,8 @@ static struct isolate {
     uint64_t gc_begin_ns;
     struct v8_sampler sampler;
     bool is_sampling;
+    struct v8_older older;
+    bool is_to_be_recompiled;
     /* Up to which collection that was wanted it has begun them, and has ended them. */
     _Atomic(uint64_t) collections_begun, collections_ended;
     _Atomic(bool) can_collect; /* it lives */
@@ -52,6 +54,8 @@ static bridge_lock isolates_lock;
 /* Which attach this is, and whether a detach has ended it. Both change on the thread that attaches and detaches. */
 static _Atomic(uint64_t) attachment;
 static _Atomic(bool) is_left;
+/* The agent was there when V8 started; or, after an attach, V8's flags may be changed as well. */
+static bool is_started, are_flags_open;
 /* The main environment has ended: workers that end now are ended with the process. */
 static _Atomic(bool) is_process_ending;
 /* The program itself uses V8's sampling profiler. */
@@ -117,8 +121,7 @@ static void after_gc(void *address, int type, int flags, void *data)
         v8.request_interrupt(address, visit, NULL);
         return;
     }
-    /* v8::HeapStatistics has fourteen words today. */
-    uint64_t statistics[64] = {0};
+    uint64_t statistics[STATISTICS] = {0};
     v8.statistics_begin(statistics);
     v8.statistics_of(address, statistics);
     uint64_t values[] = {STATISTIC_USED, statistics[USED_BYTES]};
@@ -210,6 +213,31 @@ static struct isolate *make_entry(void *address)
     return NULL;
 }
 
+/* ---- code from before an attach ---- */
+
+/* V8 visits the whole heap for it, which takes about as long as four full collections. */
+static bool is_worth_recompiling(void *address)
+{
+    enum { LARGE_HEAP = 256 << 20 };
+    uint64_t statistics[STATISTICS] = {0};
+    v8.statistics_begin(statistics);
+    v8.statistics_of(address, statistics);
+    return statistics[USED_BYTES] < LARGE_HEAP || shim_services.is_asked_for(BRIDGE_RECOMPILED);
+}
+
+/* In a microtask. */
+static void recompile(void *address)
+{
+    struct isolate *isolate = entry_of(address);
+    if (isolate == NULL || is_stale(isolate) || !isolate->is_to_be_recompiled)
+        return;
+    isolate->is_to_be_recompiled = false;
+    if (!v8_recompile(address))
+        return;
+    v8_older_all_are_new(&isolate->older, v8_now_us());
+    v8_inlined_note_none();
+}
+
 /* Takes everything of ours out of the isolate, and its entry off the list. On its thread, outside of collections. */
 static void leave(struct isolate *isolate, void *address)
 {
@@ -219,6 +247,9 @@ static void leave(struct isolate *isolate, void *address)
     v8_sampler_end_names(&isolate->sampler); /* begun only where a scope can be had for this */
     v8_sampler_end(&isolate->sampler);
     isolate->is_sampling = false;
+    v8_older_end(&isolate->older);
+    if (!is_started && atomic_load_explicit(&is_left, memory_order_relaxed))
+        v8_flags_change_back();
     lock_take(&isolates_lock);
     atomic_store_explicit(&isolate->address, NULL, memory_order_release);
     lock_release(&isolates_lock);
@@ -270,10 +301,20 @@ static struct isolate *join(void *address)
     if (v8.detail_positions != NULL)
         v8.detail_positions(address);
     isolate->attachment = atomic_load_explicit(&attachment, memory_order_relaxed);
-    v8_watch_code(address);
+    bool has_older = are_flags_open && !is_started;
+    if (has_older) {
+        v8_flags_change();
+        v8_older_begin(&isolate->older, v8_now_us());
+    }
+    v8_watch_code(address, has_older ? &isolate->older : NULL);
     v8.before_gc(address, before_gc, isolate, COLLECTIONS);
     v8.after_gc(address, after_gc, isolate, COLLECTIONS);
-    isolate->is_sampling = !is_profiler_taken && v8_sampler_begin(&isolate->sampler, address);
+    isolate->is_sampling = !is_profiler_taken && v8_sampler_begin(&isolate->sampler, address, has_older ? &isolate->older : NULL);
+    isolate->is_to_be_recompiled = has_older && isolate->is_sampling && is_worth_recompiling(address);
+    if (isolate->is_to_be_recompiled)
+        v8_recompile_soon(address, recompile);
+    if (is_started)
+        v8_inlined_note_none();
     uint64_t wanted = atomic_load_explicit(&collections_wanted, memory_order_relaxed);
     atomic_store_explicit(&isolate->collections_begun, wanted, memory_order_relaxed);
     atomic_store_explicit(&isolate->collections_ended, wanted, memory_order_relaxed);
@@ -335,6 +376,7 @@ static bool find_functions(void)
         {&v8.after_gc, "_ZN2v87Isolate21AddGCEpilogueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_S2_"},
         {&v8.not_before_gc, "_ZN2v87Isolate24RemoveGCPrologueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_"},
         {&v8.not_after_gc, "_ZN2v87Isolate24RemoveGCEpilogueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_"},
+        {&v8.script_id, "_ZNK2v813UnboundScript5GetIdEv"},
         {&v8.watch_code, "_ZN2v87Isolate22SetJitCodeEventHandlerENS_19JitCodeEventOptionsEPFvPKNS_12JitCodeEventEE"},
         {&v8.statistics_begin, "_ZN2v814HeapStatisticsC1Ev"},
         {&v8.statistics_of, "_ZN2v87Isolate17GetHeapStatisticsEPNS_14HeapStatisticsE"},
@@ -347,6 +389,7 @@ static bool find_functions(void)
     if (!symbols_find_all(symbols, sizeof symbols / sizeof symbols[0], "javascript"))
         return false;
     v8_scope_prepare();
+    v8_recompile_prepare();
     *(void **)&v8.collect = dlsym(RTLD_DEFAULT, "_ZN2v87Isolate21LowMemoryNotificationEv");
     *(void **)&v8.write_utf8 = dlsym(RTLD_DEFAULT, "_ZNK2v86String9WriteUtf8EPNS_7IsolateEPciPii");
     *(void **)&v8.write_utf8_v2 = dlsym(RTLD_DEFAULT, "_ZNK2v86String11WriteUtf8V2EPNS_7IsolateEPcmiPm");
@@ -399,31 +442,6 @@ static void find_cpu_profiler(void)
         v8.detail_positions = NULL;
 }
 
-static bool is_in_file(const char *path, const char *text)
-{
-    char bytes[4096];
-    size_t length = strlen(text), kept = 0;
-    bool is_found = false;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got;
-    while (file >= 0 && !is_found && (got = read(file, bytes + kept, sizeof bytes - kept)) > 0) {
-        size_t filled = kept + (size_t)got;
-        is_found = memmem(bytes, filled, text, length) != NULL;
-        /* The end of the buffer is kept: it may be the beginning of `text`. */
-        kept = filled < length ? filled : length - 1;
-        memmove(bytes, bytes + filled - kept, kept);
-    }
-    if (file >= 0)
-        close(file);
-    return is_found;
-}
-
-/* Whether Node.js was given this option, by its arguments or by NODE_OPTIONS: libc has no environment yet. */
-static bool has_option(const char *option)
-{
-    return is_in_file("/proc/self/cmdline", option) || is_in_file("/proc/self/environ", option);
-}
-
 /* The heap; false: there can be none. */
 static bool make_heap(void)
 {
@@ -438,7 +456,7 @@ static bool make_heap(void)
     if (!find_functions())
         return false;
     /* A heap that is made into a snapshot must hold nothing of ours. */
-    if (has_option("--build-snapshot")) {
+    if (v8_has_option("--build-snapshot")) {
         shim_services.decline("javascript", "--build-snapshot", "must not find anything of ours in the heap");
         return false;
     }
@@ -448,38 +466,17 @@ static bool make_heap(void)
         return false;
     is_key_made = dlsym(RTLD_DEFAULT, "_ZN2v88internal7Isolate20isolate_key_created_E");
     v8_hooks->define_statistic(v8_heap, STATISTIC_USED, "used", "bytes");
-    is_profiler_taken = has_option("--heap-prof");
+    is_profiler_taken = v8_has_option("--heap-prof");
     if (is_profiler_taken)
         shim_services.decline("javascript", "--heap-prof", "uses V8's sampling profiler");
     return true;
 }
 
-/* V8's compilers fold allocations that follow one another into one. V8's profiler sees a single object then, the first of them, and
- * takes all for dead when that one dies. */
-static void keep_objects_apart(void)
-{
-    const char *version = v8.version();
-    v8.set_flags("--no-turbo-allocation-folding");
-    /* Older ones would complain about the flag. */
-    if (version != NULL && atoi(version) >= 13)
-        v8.set_flags("--maglev-allocation-folding=0");
-}
-
-/* V8's profiler walks machine frames, and knows nothing of the functions that were inlined into them. */
-static void stop_inlining(void)
-{
-    const char *version = v8.version();
-    v8.set_flags("--no-turbo-inlining");
-    /* Node.js 20 has V8 11.3, whose second compiler is off. Older ones would complain about the flag. */
-    if (version != NULL && atoi(version) >= 12)
-        v8.set_flags("--no-maglev-inlining");
-}
-
 /* Where allocations are folded, V8 would charge all of them to one of the functions. A program that is asked for its CPU profile gets
  * no other samples in it. */
-static void watch_draws(bool are_objects_apart)
+static void watch_draws(void)
 {
-    if (are_objects_apart && shim_services.is_asked_for(BRIDGE_NAMED) && !has_option("--cpu-prof"))
+    if (shim_services.is_asked_for(BRIDGE_NAMED) && !v8_inlining_is_unknown() && !v8_has_option("--cpu-prof"))
         find_cpu_profiler();
     const void *any_function;
     memcpy(&any_function, &v8.current_isolate, sizeof any_function);
@@ -490,13 +487,14 @@ static void watch_draws(bool are_objects_apart)
 static void join_node(void)
 {
     /* A snapshot that was made with other flags is refused. */
-    if (!make_heap() || has_option("--snapshot-blob"))
+    if (!make_heap() || v8_has_option("--snapshot-blob"))
         return;
+    is_started = true;
     v8.set_flags("--interpreted-frames-native-stack");
-    keep_objects_apart();
-    watch_draws(true);
+    v8_flags_change();
+    watch_draws();
     if (shim_services.is_asked_for(BRIDGE_APART))
-        stop_inlining();
+        v8_flags_stop_inlining();
 }
 
 static void attach(void)
@@ -508,7 +506,11 @@ static void attach(void)
         is_tried = true; /* it would find nothing else */
         return;
     }
-    watch_draws(v8.collect_sample != NULL || has_option("--no-turbo-allocation-folding"));
+    if (!is_started)
+        are_flags_open = shim_services.is_asked_for(BRIDGE_NAMED) && v8_flags_are_open();
+    if (is_started || are_flags_open || v8_has_option("--no-turbo-allocation-folding"))
+        watch_draws();
+    v8_inlined_forget_marks();
     resume_heap(v8_hooks, v8_heap);
     atomic_fetch_add_explicit(&attachment, 1, memory_order_relaxed);
     atomic_store_explicit(&is_left, false, memory_order_relaxed);

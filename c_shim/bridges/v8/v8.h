@@ -23,6 +23,7 @@ struct v8_functions {
     void (*after_gc)(void *isolate, v8_gc_callback *callback, void *data, int types);
     void (*not_before_gc)(void *isolate, v8_gc_callback *callback, void *data);
     void (*not_after_gc)(void *isolate, v8_gc_callback *callback, void *data);
+    int (*script_id)(const void *unbound_script);
     void (*watch_code)(void *isolate, int options, void (*handler)(const void *event));
     void (*statistics_begin)(void *statistics);
     void (*statistics_of)(void *isolate, void *statistics);
@@ -94,6 +95,7 @@ HIDDEN enum v8_numbers v8_draws_after_reading(struct v8_draws *draws, uint64_t h
 struct v8_frame {
     uint32_t function;
     bool is_of_script;
+    int64_t old_until_us; /* until when V8 may have run old code of it (older.c); 0: it has none */
 };
 
 /* The hash under which a function of a script has its number. Workers give the same numbers to other scripts. */
@@ -106,6 +108,43 @@ static inline uint64_t v8_place_hash(const void *isolate, int script, int line, 
     return (hash ^ hash >> 32) | 1;
 }
 
+/* V8's flags: see flags.c. */
+/* Whether Node.js was given this option, by its arguments or by NODE_OPTIONS: libc has no environment yet. */
+HIDDEN bool v8_has_option(const char *option);
+/* Whether V8's CPU profiler does not know the functions that V8 inlines: then none are inlined, where they are to be named. */
+HIDDEN bool v8_inlining_is_unknown(void);
+/* Whether flags may be changed after V8 has started. */
+HIDDEN bool v8_flags_are_open(void);
+HIDDEN void v8_flags_change(void);
+/* To V8's defaults, after a detach. */
+HIDDEN void v8_flags_change_back(void);
+HIDDEN void v8_flags_stop_inlining(void);
+
+/* Functions that V8 may have compiled before an attach: see older.c. One isolate's, on its thread; times are microseconds of the
+ * monotonic clock, and places are hashes as above. All zeros: there are none. */
+struct v8_older_function;
+struct v8_older {
+    struct v8_older_function *functions; /* NULL: all functions are alike */
+    int64_t begin_us, others_until_us;
+    size_t count;
+};
+HIDDEN void v8_older_begin(struct v8_older *older, int64_t now_us);
+HIDDEN void v8_older_end(struct v8_older *older);
+HIDDEN void v8_older_add(struct v8_older *older, uint64_t place);
+/* V8 has compiled it with optimization. */
+HIDDEN void v8_older_is_compiled(struct v8_older *older, uint64_t place, int64_t now_us);
+/* What is drawn from then on is in no old code. */
+HIDDEN void v8_older_all_are_new(struct v8_older *older, int64_t since_us);
+/* Until when a draw in this function may have been in old code: 0 for ever new, INT64_MAX for still old. */
+HIDDEN int64_t v8_older_until_us(const struct v8_older *older, uint64_t place);
+
+/* Has V8 compile everything again: see recompile.c. */
+HIDDEN void v8_recompile_prepare(void);
+/* Calls `callback` on the isolate's thread, where JavaScript may be run. */
+HIDDEN void v8_recompile_soon(void *isolate, void (*callback)(void *isolate));
+/* In such a callback. False: it was not done. */
+HIDDEN bool v8_recompile(void *isolate);
+
 /* A sample that waits for the names of inlined functions. */
 struct v8_late {
     uint64_t number;
@@ -117,6 +156,10 @@ struct v8_late {
  * V8 may be called and a scope for handles is open. */
 struct v8_sampler;
 struct v8_inlined;
+/* A new recording begins. */
+HIDDEN void v8_inlined_forget_marks(void);
+/* Notes that V8 inlines none, if it was told so because it does not know them. */
+HIDDEN void v8_inlined_note_none(void);
 /* Starts V8's CPU profiler. NULL: there is no memory. */
 HIDDEN struct v8_inlined *v8_inlined_begin(struct v8_sampler *sampler, void *isolate);
 /* Tells all that waits, and stops it. */
@@ -130,6 +173,8 @@ HIDDEN bool v8_inlined_defer(struct v8_inlined *inlined, uint64_t number, uint64
 HIDDEN void v8_inlined_died(struct v8_inlined *inlined, uint64_t number, uint64_t time_ns);
 /* After a reading: tells what waits, at once or if it is time to. */
 HIDDEN void v8_inlined_turn(struct v8_inlined *inlined, bool at_once);
+
+HIDDEN int64_t v8_now_us(void); /* of V8's own clock, which is the monotonic one */
 
 /* V8's sampling profiler in one isolate. Only the isolate's thread uses it, and only where V8 may be called and a scope for
  * handles is open: in interrupts and callbacks of collections, where V8 has opened one, and at the environment's end. */
@@ -145,11 +190,12 @@ struct v8_sampler {
     struct v8_place *places;
     size_t places_capacity;
     struct v8_draws draws;
+    const struct v8_older *older; /* NULL: there was no attach */
     struct v8_inlined *inlined; /* NULL: inlined functions are charged to their callers */
 };
 
 /* False: no interval is in force, or somebody else runs V8's profiler. */
-HIDDEN bool v8_sampler_begin(struct v8_sampler *sampler, void *isolate);
+HIDDEN bool v8_sampler_begin(struct v8_sampler *sampler, void *isolate, const struct v8_older *older);
 /* Reports the objects that V8 has sampled since the last reading, and those that have died. False: somebody else has stopped
  * V8's profiler, or its samples do not look as they do in known versions. */
 HIDDEN bool v8_sampler_read(struct v8_sampler *sampler, void *isolate);
@@ -172,8 +218,9 @@ HIDDEN void v8_sampler_free_all(struct v8_sampler *sampler);
 /* Stops V8's profiler, which must not run when V8 13 takes an isolate down, and forgets everything. */
 HIDDEN void v8_sampler_end(struct v8_sampler *sampler);
 
-/* Names the code that the isolate has compiled, and will compile. */
-HIDDEN void v8_watch_code(void *isolate);
+/* Names the code that the isolate has compiled, and will compile. Functions that it has compiled so far are `older`, unless that is
+ * NULL. */
+HIDDEN void v8_watch_code(void *isolate, struct v8_older *older);
 /* Between these two nothing is compiled, and no code moves. V8 reports each object that it moves to a listener, for nothing, which
  * makes a scavenge a good deal slower. */
 HIDDEN void v8_pause_watching(void *isolate);

@@ -228,6 +228,12 @@ pub struct Attach {
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<RunningRuntime>,
 
+    /// Node.js: name functions that V8 inlines, for which V8 compiles its code again if its heap has less than 256 MiB;
+    /// the same whatever the size of the heap, with a pause as for several full collections; or charge their objects to
+    /// their callers and leave the code alone [default: named]
+    #[arg(long, value_name = "HOW")]
+    pub inlining: Option<RunningInlining>,
+
     /// Wait for so many seconds, then detach
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub seconds: Option<u64>,
@@ -310,6 +316,14 @@ pub enum Inlining {
     Named,
     Charged,
     Off,
+}
+
+/// The same in a process that runs.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum RunningInlining {
+    Named,
+    Recompiled,
+    Charged,
 }
 
 /// What happens when the ring is full.

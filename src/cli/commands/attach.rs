@@ -216,6 +216,7 @@ fn settings(options: &Attach, target: &Target) -> anyhow::Result<Vec<String>> {
     ];
     Ok(given
         .into_iter()
+        .chain((options.inlining).map(|it| ("ALLOCSAMPLE_INLINING", name_of(it))))
         .chain(options.capture.settings())
         .map(|(name, value)| format!("{name}={value}"))
         .collect())
