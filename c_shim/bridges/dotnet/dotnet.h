@@ -20,6 +20,31 @@ HIDDEN void dotnet_detach(void);
 
 HIDDEN void dotnet_after_fork_in_child(void);
 
+/* ---- stacks.c ---- */
+
+#define DOTNET_DEPTH 512
+
+HIDDEN void dotnet_stacks_prepare(clr_object info);
+
+/* The managed frames of the calling thread: how many, up to DOTNET_DEPTH. */
+HIDDEN size_t dotnet_stack(allocsample_frame *frames);
+
+/* ---- draws.c: objects that the runtime's events report ---- */
+
+/* The mean gap of the runtime's own samples. */
+#define DOTNET_OWN_INTERVAL 102400
+
+HIDDEN void dotnet_draws_prepare(const allocsample_hooks *hooks, allocsample_heap *heap);
+
+/* The event AllocationSampled. */
+HIDDEN void dotnet_draw_sampled(const uint8_t *data, size_t bytes);
+
+/* The collector gives out multiples of 8. */
+static inline size_t dotnet_rounded(size_t bytes)
+{
+    return (bytes + 7) & ~(size_t)7;
+}
+
 /* ---- launch.c ---- */
 
 /* The profiler's class, chosen once for this profiler. */

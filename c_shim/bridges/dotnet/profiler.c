@@ -1,22 +1,16 @@
 /* .NET's heap as a heap of the hook ABI, by CoreCLR's profiling interface (.NET 7 and later).
  *
- * From .NET 10 on the runtime draws samples by itself, so that each byte is one with probability 1/102,400, and reports each in
- * an event; a longer interval is had by thinning. Before .NET 10, and at a shorter interval, it calls back for each object, and
- * we count down its bytes.
+ * Before .NET 10, and at an interval below the runtime's own, the runtime calls back for each object, and we count down its
+ * bytes. It does that only for a profiler that was there when it started. Otherwise samples come by events (draws.c).
  *
  * A callback for an object comes on the thread that allocates, where no collection can happen until it returns. */
 #define _GNU_SOURCE
 #include "dotnet.h"
 #include "kit/countdown_threads.h"
 #include "kit/resume.h"
-#include "kit/thinning.h"
 
 #include <errno.h>
 #include <string.h>
-
-#define DEPTH 512
-/* The mean of the runtime's own gaps. */
-#define OWN_INTERVAL 102400
 
 enum { STATISTIC_HEAP = 1 };
 
@@ -26,45 +20,8 @@ static clr_object info;
 static struct countdown_threads threads;
 static _Atomic(bool) is_running;
 
-/* ---- stacks ---- */
-
-struct stack {
-    size_t count;
-    struct {
-        uintptr_t function, address;
-    } places[DEPTH];
-};
-
-static clr_result put_place(uintptr_t function, uintptr_t address, uintptr_t frame, uint32_t context_bytes, void *context,
-                            void *argument)
-{
-    struct stack *stack = argument;
-    (void)frame;
-    (void)context_bytes;
-    (void)context;
-    /* 0: native frames. */
-    if (function == 0)
-        return CLR_OK;
-    stack->places[stack->count].function = function;
-    stack->places[stack->count++].address = address;
-    return stack->count < DEPTH ? CLR_OK : CLR_CANCEL;
-}
-
-/* The stack of the calling thread. */
-static size_t find_stack(allocsample_frame *frames)
-{
-    struct stack stack;
-    stack.count = 0;
-    CLR(info, INFO_STACK_SNAPSHOT, (clr_object, uintptr_t, void *, uint32_t, void *, void *, uint32_t), 0,
-        (void *)put_place, 0, &stack, NULL, 0);
-    size_t count = 0;
-    for (size_t i = 0; i < stack.count; i++) {
-        allocsample_frame frame = dotnet_frame(stack.places[i].function, stack.places[i].address);
-        if (frame.function != 0)
-            frames[count++] = frame;
-    }
-    return count;
-}
+/* How samples come. Chosen once. */
+static enum { BY_OBJECTS, BY_SAMPLES } way;
 
 /* ---- objects that we draw ---- */
 
@@ -87,20 +44,14 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
     return count;
 }
 
-/* The collector gives out multiples of 8. */
-static size_t rounded(size_t bytes)
-{
-    return (bytes + 7) & ~(size_t)7;
-}
-
 /* The object passes the limit. */
 static COLD void tell(uintptr_t object, size_t size, uintptr_t class)
 {
-    allocsample_frame frames[DEPTH];
+    allocsample_frame frames[DOTNET_DEPTH];
     int before = errno;
     /* The runtime's allocations for our questions are not the program's. */
     shim_mute();
-    found.count = find_stack(frames);
+    found.count = dotnet_stack(frames);
     uint32_t type = dotnet_type(class);
     dotnet_ranges_find(object);
     shim_unmute();
@@ -123,69 +74,12 @@ static clr_result on_object(clr_object self, uintptr_t object, uintptr_t class)
     if (UNLIKELY(!atomic_load_explicit(&is_running, memory_order_relaxed)) ||
         CLR(info, INFO_OBJECT_SIZE_2, (clr_object, uintptr_t, size_t *), object, &size) < 0)
         return CLR_OK;
-    size = rounded(size);
+    size = dotnet_rounded(size);
     if (UNLIKELY(this_thread.limit == 0))
         countdown_join(&threads, &this_thread);
     if (UNLIKELY(!countdown_take(&this_thread, size)))
         tell(object, size, class);
     return CLR_OK;
-}
-
-/* ---- objects that the runtime draws ---- */
-
-struct drawn {
-    uintptr_t class, object;
-    uint64_t size;
-};
-
-/* The event: the kind of heap (4 bytes), the runtime's number (2), the class, its name in UTF-16 with a 0 at the end, the
- * object's address and size, and the place of the byte that was drawn. False: it is not that. */
-static bool read_drawn(const uint8_t *data, size_t bytes, struct drawn *drawn)
-{
-    size_t at = 6;
-    if (bytes < at + sizeof drawn->class)
-        return false;
-    memcpy(&drawn->class, data + at, sizeof drawn->class);
-    at += sizeof drawn->class;
-    uint16_t letter = 1;
-    for (; letter != 0; at += sizeof letter) {
-        if (bytes < at + sizeof letter)
-            return false;
-        memcpy(&letter, data + at, sizeof letter);
-    }
-    if (bytes < at + sizeof drawn->object + sizeof drawn->size)
-        return false;
-    memcpy(&drawn->object, data + at, sizeof drawn->object);
-    memcpy(&drawn->size, data + at + sizeof drawn->object, sizeof drawn->size);
-    return true;
-}
-
-static void tell_drawn(const struct drawn *drawn)
-{
-    static _Atomic(uint64_t) objects;
-    allocsample_frame frames[DEPTH];
-    allocsample_counters asked = {.size = sizeof asked};
-    size_t size = rounded(drawn->size);
-    hooks->counters(heap, &asked);
-    /* The runtime keeps drawing samples. */
-    if (!asked.is_on) {
-        hooks->sampled_at(heap, 0, 0, 0, NULL, 0, 0);
-        return;
-    }
-    uint64_t number = atomic_fetch_add_explicit(&objects, 1, memory_order_relaxed);
-    if (!thinning_keeps(number, size, OWN_INTERVAL, asked.interval))
-        return;
-    uint64_t interval = asked.interval > OWN_INTERVAL ? asked.interval : OWN_INTERVAL;
-    shim_mute();
-    size_t count = find_stack(frames);
-    uint32_t type = dotnet_type(drawn->class);
-    dotnet_ranges_find(drawn->object);
-    shim_unmute();
-    struct watch *watch = dotnet_watch_take();
-    if (hooks->sampled_at(heap, dotnet_watch_key(watch), size, type, frames, count, interval) == ALLOCSAMPLE_NO_SAMPLE)
-        dotnet_watch_give_back(watch);
-    else
-        dotnet_watch_begin(watch, drawn->object);
 }
 
 /* ---- collections ---- */
@@ -320,7 +214,6 @@ static bool is_of_runtime(uintptr_t provider)
 static clr_result on_event(clr_object self, uintptr_t provider, uint32_t event, uint32_t version, uint32_t metadata_bytes,
                            const void *metadata, uint32_t bytes, const uint8_t *data)
 {
-    struct drawn drawn;
     int before = errno;
     (void)self;
     (void)version;
@@ -328,8 +221,8 @@ static clr_result on_event(clr_object self, uintptr_t provider, uint32_t event, 
     (void)metadata;
     if (!atomic_load_explicit(&is_running, memory_order_relaxed) || !is_of_runtime(provider))
         return CLR_OK;
-    if (event == EVENT_SAMPLED && read_drawn(data, bytes, &drawn))
-        tell_drawn(&drawn);
+    if (event == EVENT_SAMPLED)
+        dotnet_draw_sampled(data, bytes);
     else if (event == EVENT_COLLECTION_STARTED)
         begin_collection(data, bytes);
     else if (event == EVENT_COLLECTION_ENDED)
@@ -342,9 +235,9 @@ static clr_result on_event(clr_object self, uintptr_t provider, uint32_t event, 
 
 static uint64_t session;
 
-static bool start_events(bool draws)
+static bool start_events(void)
 {
-    uint64_t keywords = KEYWORD_COLLECTIONS | (draws ? KEYWORD_SAMPLING : 0);
+    uint64_t keywords = KEYWORD_COLLECTIONS | (way == BY_SAMPLES ? KEYWORD_SAMPLING : 0);
     struct clr_provider provider = {provider_name, keywords, LEVEL_INFORMATIONAL, NULL};
     return CLR(info, INFO_START_SESSION, (clr_object, uint32_t, struct clr_provider *, int32_t, uint64_t *), 1, &provider,
                0, &session) >= 0;
@@ -401,6 +294,8 @@ static bool register_heap(void)
     if (heap == NULL || !dotnet_names_prepare(hooks, heap, info) || !dotnet_watch_prepare(hooks, heap, info))
         return false;
     dotnet_ranges_prepare(hooks, heap, info);
+    dotnet_stacks_prepare(info);
+    dotnet_draws_prepare(hooks, heap);
     hooks->define_statistic(heap, STATISTIC_HEAP, "heap", "bytes");
     return countdown_threads_prepare(&threads, hooks, heap);
 }
@@ -410,12 +305,18 @@ static bool query(clr_object object, const uint8_t *interface, clr_object *answe
     return CLR(object, CLR_QUERY_INTERFACE, (clr_object, const uint8_t *, clr_object *), interface, answer) >= 0;
 }
 
-/* Whether the runtime is to draw samples by itself, at the interval that is asked for now. */
-static bool wants_draws(void)
+/* Whether the runtime's own interval is as long as what is asked for now. */
+static bool own_interval_will_do(void)
 {
     allocsample_status status = {.size = sizeof status};
     hooks->process_status(&status);
-    return status.interval == 0 || status.interval >= OWN_INTERVAL;
+    return status.interval == 0 || status.interval >= DOTNET_OWN_INTERVAL;
+}
+
+static bool start_watching(void)
+{
+    uint32_t watched = WATCH_MODULES | ALLOW_SNAPSHOTS | (way == BY_OBJECTS ? WATCH_OBJECTS | ALLOW_OBJECTS : 0);
+    return CLR(info, INFO_SET_EVENT_MASK_2, (clr_object, uint32_t, uint32_t), watched, WATCH_EVENTS) >= 0;
 }
 
 /* `is_late`: managed code is already running, and the runtime no longer reports objects to a profiler. */
@@ -426,14 +327,10 @@ static bool begin(clr_object runtime, bool is_late)
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     if (hooks == NULL || !query(runtime, CLR_INFO_13, &info))
         return false;
-    bool can_draw = major_version() >= 10;
-    bool draws = can_draw && (is_late || wants_draws());
-    if ((is_late && !draws) || !register_heap())
+    way = major_version() >= 10 && (is_late || own_interval_will_do()) ? BY_SAMPLES : BY_OBJECTS;
+    if (is_late && way == BY_OBJECTS)
         return false;
-    uint32_t watched = WATCH_MODULES | ALLOW_SNAPSHOTS | (draws ? 0 : WATCH_OBJECTS | ALLOW_OBJECTS);
-    if (CLR(info, INFO_SET_EVENT_MASK_2, (clr_object, uint32_t, uint32_t), watched, WATCH_EVENTS) < 0)
-        return false;
-    return start_events(draws);
+    return register_heap() && start_watching() && start_events();
 }
 
 static clr_result on_initialize(clr_object self, clr_object runtime)
@@ -489,7 +386,7 @@ bool dotnet_resume(void)
     shim_mute();
     /* Without its events, the heap has no samples, and the report says so. */
     if (session == 0)
-        start_events(true);
+        start_events();
     shim_unmute();
     return true;
 }

@@ -39,17 +39,20 @@ static inline double thinning_share(uint64_t bytes, uint64_t interval)
     return interval <= 1 ? 1 : thinning_drawn_share((double)bytes / (double)interval);
 }
 
-/* Whether this one, which was drawn at `drawn_at`, is a sample at `asked`: always, if that is not longer. The coin is the
- * object's number, well mixed, which nothing of the machine's draws depends on: no state, and the same in each run. */
-static inline bool thinning_keeps(uint64_t number, uint64_t bytes, uint64_t drawn_at, uint64_t asked)
+/* A coin, from 0 to 1: the object's number, well mixed, which nothing of the machine's draws depends on. No state, and the same
+ * in each run. */
+static inline double thinning_coin(uint64_t number)
 {
-    if (asked <= drawn_at)
-        return true;
     uint64_t mixed = (number + 1) * UINT64_C(0x9e3779b97f4a7c15);
     mixed = (mixed ^ mixed >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
     mixed = (mixed ^ mixed >> 27) * UINT64_C(0x94d049bb133111eb);
-    double coin = (double)((mixed ^ mixed >> 31) >> 11) * 0x1p-53;
-    return coin * thinning_share(bytes, drawn_at) < thinning_share(bytes, asked);
+    return (double)((mixed ^ mixed >> 31) >> 11) * 0x1p-53;
+}
+
+/* Whether this one, which was drawn at `drawn_at`, is a sample at `asked`: always, if that is not longer. */
+static inline bool thinning_keeps(uint64_t number, uint64_t bytes, uint64_t drawn_at, uint64_t asked)
+{
+    return asked <= drawn_at || thinning_coin(number) * thinning_share(bytes, drawn_at) < thinning_share(bytes, asked);
 }
 
 #endif
