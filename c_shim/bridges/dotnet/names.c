@@ -292,7 +292,8 @@ static bool symbols_of(uintptr_t module, const struct dotnet_symbols **found)
     return true;
 }
 
-/* Which of the method's codes an address is in: it may have been compiled more than once. */
+/* Which of the method's codes an address is in: it may have been compiled more than once. Inside of some events the runtime does
+ * not say how long a code is. Then it is the nearest one before the address. */
 static uintptr_t start_of_code(uintptr_t function, uintptr_t address)
 {
     uintptr_t starts[16];
@@ -300,17 +301,20 @@ static uintptr_t start_of_code(uintptr_t function, uintptr_t address)
     if (CLR(info, INFO_CODE_STARTS, (clr_object, uintptr_t, uintptr_t, uint32_t, uint32_t *, uintptr_t *), function, 0, 16,
             &count, starts) < 0)
         return 0;
+    uintptr_t nearest = 0;
     for (uint32_t i = 0; i < count && i < 16; i++) {
         struct clr_code code[2];
         uint32_t parts = 0;
         if (CLR(info, INFO_CODE_4, (clr_object, uintptr_t, uint32_t, uint32_t *, struct clr_code *), starts[i], 2, &parts,
-                code) < 0)
+                code) < 0) {
+            nearest = starts[i] <= address && starts[i] > nearest ? starts[i] : nearest;
             continue;
+        }
         /* The other part, if there is one, is code that hardly ever runs. */
         if (parts > 0 && address >= code[0].start && address - code[0].start < code[0].bytes)
             return code[0].start;
     }
-    return 0;
+    return nearest;
 }
 
 /* The offset in the intermediate language that the code at an address was made of; false: it is not known. */
@@ -324,15 +328,18 @@ static bool il_offset_of(uintptr_t function, uintptr_t address, uint32_t *il_off
     if (start == 0 || CLR(info, INFO_IL_TO_NATIVE_3, (clr_object, uintptr_t, uint32_t, uint32_t *, struct clr_mapping *), start,
                           room, &count, mappings) < 0)
         return false;
+    /* Not all of a long method's code is in so many mappings. */
+    bool is_inside = count > room;
     for (uint32_t i = 0; i < count && i < room; i++) {
         const struct clr_mapping *mapping = &mappings[i];
+        is_inside |= address - start < mapping->end;
         if (mapping->il_offset < 0 || mapping->start > address - start || (is_found && mapping->start < nearest))
             continue;
         is_found = true;
         nearest = mapping->start;
         *il_offset = (uint32_t)mapping->il_offset;
     }
-    return is_found;
+    return is_found && is_inside;
 }
 
 /* ---- methods ---- */
@@ -390,7 +397,7 @@ allocsample_frame dotnet_frame(uintptr_t function, uintptr_t address)
     char file[1024] = "";
     const struct dotnet_symbols *symbols = NULL;
     bool is_final = has_name && symbols_of(module, &symbols);
-    uint32_t il_offset;
+    uint32_t il_offset = 0;
     /* The address is where a call returns to. */
     if (symbols != NULL && il_offset_of(function, address - 1, &il_offset))
         place.line = dotnet_line(symbols, token, il_offset, file, sizeof file);
