@@ -11,7 +11,7 @@ use crate::support::room::stderr;
 use crate::support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
 
 /// `dotnet`, and Mono's compiler, whose programs run on it.
-fn has_dotnet() -> bool {
+pub(crate) fn has_dotnet() -> bool {
     // No Debian has .NET.
     if !is_installed("dotnet") {
         skip("no .NET on the PATH (scripts/setup gets it from PyPI)");
@@ -25,7 +25,7 @@ fn has_dotnet() -> bool {
 }
 
 /// A compiled program, which runs on any version of .NET; the room is where it is.
-fn compiled(source: &str) -> (Room, PathBuf) {
+pub(crate) fn compiled(source: &str) -> (Room, PathBuf) {
     let room = Room::new();
     let output = Command::new("mcs")
         .args(["-debug", "-warn:0", "-out:program.exe"])
@@ -54,7 +54,7 @@ fn in_mono_cache(name: &str) -> Option<PathBuf> {
 }
 
 /// Writes the PDB of a program that was compiled with its table of lines; false: what is needed for that is not installed.
-fn write_pdb(room: &Room, program: &Path) -> bool {
+pub(crate) fn write_pdb(room: &Room, program: &Path) -> bool {
     let libraries = ["Mono.Cecil", "Mono.CompilerServices.SymbolWriter"].map(in_mono_cache);
     let [Some(cecil), Some(writer)] = libraries else {
         skip(

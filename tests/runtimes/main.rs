@@ -6,6 +6,7 @@ mod support;
 mod beam;
 mod d;
 mod dotnet;
+mod dotnet_attach;
 mod go;
 mod go_memory;
 mod guile;

@@ -1,4 +1,4 @@
-/* Joins a CoreCLR that runs already: .NET 10 and later, which draws samples by itself.
+/* Joins a CoreCLR that runs already: .NET 7 and later, whose events report some of the objects.
  *
  * The runtime listens on a socket for diagnostic tools of the same user, and loads a profiler when one of them asks for it. We
  * are such a tool, inside of its own process. */
@@ -18,7 +18,7 @@
 /* The runtime answers after it has loaded the profiler. */
 #define PATIENCE_S 4
 #define LONGEST_PATH 1024
-enum { HEADER_BYTES = 20, FIRST_THAT_DRAWS = 10 };
+enum { HEADER_BYTES = 20, FIRST_WITH_BRIDGE = 7 };
 enum command_set { FOR_PROFILERS = 3, FOR_PROCESSES = 4 };
 enum { COMMAND_ATTACH = 1, COMMAND_INFO = 4 };
 
@@ -145,7 +145,7 @@ static void join(const char *path)
     if (!find_socket(&address))
         return;
     begin_request(&message, FOR_PROCESSES, COMMAND_INFO, 0);
-    if (!ask(&address, &message) || major_version(&message) < FIRST_THAT_DRAWS)
+    if (!ask(&address, &message) || major_version(&message) < FIRST_WITH_BRIDGE)
         return;
     /* What it says does not matter: if it has loaded us, it has called us. */
     if (request_attach(&message, path))

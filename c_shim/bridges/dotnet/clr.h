@@ -64,7 +64,7 @@ enum {
     ALLOW_OBJECTS = 0x800000,
     ALLOW_SNAPSHOTS = 0x10000000,
 };
-enum { WATCH_EVENTS = 0x80 };
+enum { WATCH_LARGE_OBJECTS = 0x40, WATCH_EVENTS = 0x80 };
 
 /* ICorProfilerCallback to ICorProfilerCallback10. */
 enum {
@@ -96,6 +96,7 @@ enum { METADATA_TYPE = 12, METADATA_METHOD = 30, METADATA_ENCLOSING_TYPE = 62 };
 enum { HANDLE_WEAK = 1 };
 
 /* COR_PRF_GC_GENERATION_RANGE. Generations 3 and 4 are large and pinned objects, which are collected with generation 2. */
+enum { GENERATION_LARGE = 3 };
 struct clr_range {
     uint32_t generation;
     uintptr_t start, used, reserved;
@@ -126,9 +127,10 @@ enum {
     EVENT_COLLECTION_STARTED = 1, /* GCStart */
     EVENT_COLLECTION_ENDED = 2,   /* GCEnd */
     EVENT_HEAP_SIZES = 4,         /* GCHeapStats */
+    EVENT_TICK = 10,              /* GCAllocationTick */
     EVENT_SAMPLED = 303,          /* AllocationSampled, from .NET 10 on */
 };
-enum { LEVEL_INFORMATIONAL = 4 };
+enum { LEVEL_INFORMATIONAL = 4, LEVEL_VERBOSE = 5 };
 #define KEYWORD_COLLECTIONS UINT64_C(0x1)
 #define KEYWORD_SAMPLING UINT64_C(0x80000000000)
 

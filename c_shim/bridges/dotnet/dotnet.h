@@ -31,13 +31,20 @@ HIDDEN size_t dotnet_stack(allocsample_frame *frames);
 
 /* ---- draws.c: objects that the runtime's events report ---- */
 
-/* The mean gap of the runtime's own samples. */
+/* The mean gap of the runtime's own samples, and the bytes after which it reports an object otherwise. */
 #define DOTNET_OWN_INTERVAL 102400
 
-HIDDEN void dotnet_draws_prepare(const allocsample_hooks *hooks, allocsample_heap *heap);
+HIDDEN void dotnet_draws_prepare(const allocsample_hooks *hooks, allocsample_heap *heap, clr_object info);
 
-/* The event AllocationSampled. */
+/* The events AllocationSampled and AllocationTick. */
 HIDDEN void dotnet_draw_sampled(const uint8_t *data, size_t bytes);
+HIDDEN void dotnet_draw_tick(const uint8_t *data, size_t bytes);
+
+/* Has the profile say what the figures of AllocationTick are worth. */
+HIDDEN void dotnet_draws_note(void);
+
+/* An object of the heap of large objects, which is reported without an event. */
+HIDDEN void dotnet_draw_large(uintptr_t object, size_t size, uintptr_t class);
 
 /* The collector gives out multiples of 8. */
 static inline size_t dotnet_rounded(size_t bytes)

@@ -21,7 +21,7 @@ static struct countdown_threads threads;
 static _Atomic(bool) is_running;
 
 /* How samples come. Chosen once. */
-static enum { BY_OBJECTS, BY_SAMPLES } way;
+static enum { BY_OBJECTS, BY_SAMPLES, BY_TICKS } way;
 
 /* ---- objects that we draw ---- */
 
@@ -75,6 +75,10 @@ static clr_result on_object(clr_object self, uintptr_t object, uintptr_t class)
         CLR(info, INFO_OBJECT_SIZE_2, (clr_object, uintptr_t, size_t *), object, &size) < 0)
         return CLR_OK;
     size = dotnet_rounded(size);
+    if (way == BY_TICKS) {
+        dotnet_draw_large(object, size, class);
+        return CLR_OK;
+    }
     if (UNLIKELY(this_thread.limit == 0))
         countdown_join(&threads, &this_thread);
     if (UNLIKELY(!countdown_take(&this_thread, size)))
@@ -223,6 +227,8 @@ static clr_result on_event(clr_object self, uintptr_t provider, uint32_t event, 
         return CLR_OK;
     if (event == EVENT_SAMPLED)
         dotnet_draw_sampled(data, bytes);
+    else if (event == EVENT_TICK)
+        dotnet_draw_tick(data, bytes);
     else if (event == EVENT_COLLECTION_STARTED)
         begin_collection(data, bytes);
     else if (event == EVENT_COLLECTION_ENDED)
@@ -238,7 +244,8 @@ static uint64_t session;
 static bool start_events(void)
 {
     uint64_t keywords = KEYWORD_COLLECTIONS | (way == BY_SAMPLES ? KEYWORD_SAMPLING : 0);
-    struct clr_provider provider = {provider_name, keywords, LEVEL_INFORMATIONAL, NULL};
+    uint32_t level = way == BY_TICKS ? LEVEL_VERBOSE : LEVEL_INFORMATIONAL;
+    struct clr_provider provider = {provider_name, keywords, level, NULL};
     return CLR(info, INFO_START_SESSION, (clr_object, uint32_t, struct clr_provider *, int32_t, uint64_t *), 1, &provider,
                0, &session) >= 0;
 }
@@ -295,7 +302,7 @@ static bool register_heap(void)
         return false;
     dotnet_ranges_prepare(hooks, heap, info);
     dotnet_stacks_prepare(info);
-    dotnet_draws_prepare(hooks, heap);
+    dotnet_draws_prepare(hooks, heap, info);
     hooks->define_statistic(heap, STATISTIC_HEAP, "heap", "bytes");
     return countdown_threads_prepare(&threads, hooks, heap);
 }
@@ -313,13 +320,23 @@ static bool own_interval_will_do(void)
     return status.interval == 0 || status.interval >= DOTNET_OWN_INTERVAL;
 }
 
+/* `is_late`: managed code is already running, and the runtime no longer reports objects to a profiler, except large ones. */
+static void choose_way(bool is_late)
+{
+    bool has_samples = major_version() >= 10;
+    if (has_samples && (is_late || own_interval_will_do()))
+        way = BY_SAMPLES;
+    else
+        way = is_late ? BY_TICKS : BY_OBJECTS;
+}
+
 static bool start_watching(void)
 {
     uint32_t watched = WATCH_MODULES | ALLOW_SNAPSHOTS | (way == BY_OBJECTS ? WATCH_OBJECTS | ALLOW_OBJECTS : 0);
-    return CLR(info, INFO_SET_EVENT_MASK_2, (clr_object, uint32_t, uint32_t), watched, WATCH_EVENTS) >= 0;
+    uint32_t more = WATCH_EVENTS | (way == BY_TICKS ? WATCH_LARGE_OBJECTS : 0);
+    return CLR(info, INFO_SET_EVENT_MASK_2, (clr_object, uint32_t, uint32_t), watched, more) >= 0;
 }
 
-/* `is_late`: managed code is already running, and the runtime no longer reports objects to a profiler. */
 static bool begin(clr_object runtime, bool is_late)
 {
     if (query(runtime, CLR_INFO_11, &info) && !is_late)
@@ -327,9 +344,7 @@ static bool begin(clr_object runtime, bool is_late)
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     if (hooks == NULL || !query(runtime, CLR_INFO_13, &info))
         return false;
-    way = major_version() >= 10 && (is_late || own_interval_will_do()) ? BY_SAMPLES : BY_OBJECTS;
-    if (is_late && way == BY_OBJECTS)
-        return false;
+    choose_way(is_late);
     return register_heap() && start_watching() && start_events();
 }
 
@@ -374,6 +389,8 @@ static clr_result on_attached(clr_object self)
     shim_mute();
     find_modules();
     shim_unmute();
+    if (way == BY_TICKS)
+        dotnet_draws_note();
     atomic_store(&is_running, true);
     return CLR_OK;
 }
@@ -388,6 +405,8 @@ bool dotnet_resume(void)
     if (session == 0)
         start_events();
     shim_unmute();
+    if (way == BY_TICKS)
+        dotnet_draws_note();
     return true;
 }
 

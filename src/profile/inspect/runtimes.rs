@@ -237,7 +237,7 @@ const RUNTIMES: &[Runtime] = &[
             from: [7, 0],
             to: ANY,
             partial: "",
-            joins_late: Some([10, 0]),
+            joins_late: EVER,
         },
         is_on_malloc: false,
         missing: "the managed heap is not sampled",
@@ -612,7 +612,13 @@ mod tests {
 
     #[test]
     fn a_bridge_joins_late_from_a_version_on() {
-        let dotnet = Runtime::named(".NET CoreCLR").expect(".NET").support;
+        let bridge = Support::Bridge {
+            heap: "managed",
+            from: [7, 0],
+            to: ANY,
+            partial: "",
+            joins_late: Some([10, 0]),
+        };
         for (version, joins) in [
             ("8.0.4", false),
             ("9.0", false),
@@ -620,7 +626,7 @@ mod tests {
             ("11", true),
             ("", true),
         ] {
-            assert_eq!(dotnet.joins_late(version), joins, "{version}");
+            assert_eq!(bridge.joins_late(version), joins, "{version}");
         }
         assert!(!Support::None.joins_late("10"));
     }
