@@ -64,6 +64,76 @@ fn each_site_is_within_its_error() {
     }
 }
 
+/// Every version numbers the types of new blocks differently. Lua 5.1 reports none.
+#[test]
+fn every_version_has_functions_and_the_types_that_it_reports() {
+    const OBJECTS: [&str; 4] = ["string", "table", "function", "thread"];
+    let program = bridge::program("kinds.lua");
+    for (lua, types) in [
+        ("lua5.1", &[][..]),
+        ("lua5.2", &["upvalue", "prototype"]),
+        ("lua5.3", &["prototype"]),
+        ("lua5.4", &["upvalue", "prototype"]),
+        ("lua5.5", &["upvalue", "prototype"]),
+    ] {
+        if !is_installed(lua) {
+            skip(&format!("no {lua} (Debian: {lua})"));
+            continue;
+        }
+        let arguments = [&*program.to_string_lossy()];
+        let (output, profile, room) = profile(lua, &["--interval", "2K"], &arguments);
+        bridge::assert_near_truth(&profile, &output.stdout, 1);
+        let named: Vec<_> = (types_of(&room).into_iter())
+            .filter(|(_, name, _)| !name.contains("part of"))
+            .collect();
+        let bytes_of = |function: &str, name: &str| {
+            let rows = named
+                .iter()
+                .filter(|row| row.0 == function && row.1 == name);
+            rows.map(|row| row.2).sum::<f64>()
+        };
+        if types.is_empty() {
+            assert!(named.is_empty(), "{lua}: {named:?}");
+            continue;
+        }
+        // 20,000 of each have at least 32 bytes.
+        for (kind, function) in OBJECTS.iter().zip(["string", "table", "closure", "thread"]) {
+            let bytes = bytes_of(&format!("make_{function}"), kind);
+            assert!(bytes > 500e3, "{lua}: {kind} {bytes} {named:?}");
+        }
+        for (kind, function) in [("upvalue", "make_closure"), ("prototype", "make_prototype")] {
+            let bytes = bytes_of(function, kind);
+            assert_eq!(
+                bytes > 500e3,
+                types.contains(&kind),
+                "{lua}: {kind} {bytes}"
+            );
+        }
+        let of_others: f64 =
+            bytes_of("make_closure", "prototype") + bytes_of("make_string", "table");
+        assert!(of_others < 50e3, "{lua}: {named:?}");
+    }
+}
+
+/// Functions, with the types and bytes of their blocks.
+fn types_of(room: &Room) -> Vec<(String, String, f64)> {
+    let sql = "SELECT function, type, sum(bytes) AS bytes FROM samples JOIN functions USING (function_id) \
+               JOIN types USING (type_id) GROUP BY 1, 2";
+    let name = (room.names().into_iter()).find(|name| name.ends_with(".allocsample"));
+    let output = room.output(&["query", "--format", "json", &name.expect("a profile"), sql]);
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let text = |row: &serde_json::Value, key: &str| row[key].as_str().expect(key).to_owned();
+    (rows.as_array().expect("rows").iter())
+        .map(|row| {
+            (
+                text(row, "function"),
+                text(row, "type"),
+                row["bytes"].as_f64().expect("bytes"),
+            )
+        })
+        .collect()
+}
+
 /// From Lua 5.4.5 on, a stack cannot be read while it moves to a larger block; it can be read while any other block grows.
 #[test]
 fn blocks_that_grow_have_functions() {
@@ -294,7 +364,7 @@ fn a_state_is_joined_once() {
         let room = Room::new();
         let code = format!(
             "local join = package.loadlib('{}', 'luaopen_allocsample')
-             for i = 1, {times} do join(coroutine.resume, coroutine.wrap(print)) end
+             for i = 1, {times} do join(coroutine.resume, coroutine.wrap(function() end)) end
              for i = 1, 100000 do local s = 'x' .. i .. ('y'):rep(100) end",
             room.agent().display()
         );

@@ -49,7 +49,8 @@ static void add_code(struct text *text, const char *agent, const char *of_user)
 {
     add(text, "do local join = package.loadlib(");
     add_quoted(text, agent);
-    add(text, ", 'luaopen_allocsample') if join then join(coroutine.resume, coroutine.wrap(print)) end end ");
+    /* Lua 5.1 makes no coroutine of a function of C. */
+    add(text, ", 'luaopen_allocsample') if join then join(coroutine.resume, coroutine.wrap(function() end)) end end ");
     if (of_user[0] == '@') {
         add(text, "dofile(");
         add_quoted(text, of_user + 1);

@@ -25,7 +25,7 @@ typedef void *(*allocator)(void *context, void *block, size_t old_size, size_t s
 /* Coroutines that have resumed each other. */
 #define COROUTINES 32
 /* Types that Lua 5.2 and later pass in place of the size of a block that is new; others are parts of objects. */
-enum { TYPE_STRING = 4, TYPE_PROTOTYPE = 10, TYPE_PART = 16 };
+enum { TYPE_UNKNOWN = 0, TYPE_STRING = 4, TYPE_LAST = 10, TYPE_PART = 16 };
 enum { OK = 0, GC_COUNT = 3, STATISTIC_HEAP = 1 };
 /* The index of the table of globals in Lua 5.1. */
 #define GLOBALS_5_1 (-10002)
@@ -39,12 +39,20 @@ struct frame {
 };
 _Static_assert(offsetof(struct frame, rest) == 40, "where the layouts of lua_Debug begin to differ");
 
+#define PART "part of a table, stack or buffer"
 static const struct layout {
     size_t line, first_line; /* offsets in lua_Debug */
     size_t call;             /* offset in lua_Debug of the call that it is about; 0: not known */
     bool is_stack_readable;  /* also while it moves to another block */
-} lua_5_1 = {40, 48, 0, true}, lua_5_2 = {40, 44, 0, true}, lua_5_4 = {48, 52, 128, true},
-  lua_5_4_5 = {48, 52, 128, false}, lua_5_5 = {48, 52, 136, false};
+    bool has_types;          /* of new blocks */
+    const char *last_types[2]; /* the last two of them */
+    const char *part;
+} lua_5_1 = {40, 48, 0, true, false, {NULL}, PART},
+  lua_5_2 = {40, 44, 0, true, true, {"prototype", "upvalue"}, PART},
+  lua_5_3 = {40, 44, 0, true, true, {"prototype"}, "upvalue, or part of a table, stack or buffer"},
+  lua_5_4 = {48, 52, 128, true, true, {"upvalue", "prototype"}, PART},
+  lua_5_4_5 = {48, 52, 128, false, true, {"upvalue", "prototype"}, PART},
+  lua_5_5 = {48, 52, 136, false, true, {"upvalue", "prototype"}, PART};
 /* Offset in a call of the pointer to its caller, since 5.2. The last one is of no function. */
 #define CALLER 16
 #define LARGEST_STACK (1 << 24)
@@ -247,7 +255,14 @@ static ALWAYS_INLINE void *under(const struct state *state, void *block, size_t 
     return result;
 }
 
-static void tell(struct state *state, const void *block, size_t size, size_t type, size_t old_size)
+static allocsample_type type_of_new(size_t type)
+{
+    if (!layout->has_types)
+        return TYPE_UNKNOWN;
+    return type >= TYPE_STRING && type <= TYPE_LAST ? (allocsample_type)type : TYPE_PART;
+}
+
+static void tell(struct state *state, const void *block, size_t size, allocsample_type type, size_t old_size)
 {
     countdown_give_back(&state->countdown, size);
     if (countdown_take(&state->countdown, size))
@@ -255,8 +270,7 @@ static void tell(struct state *state, const void *block, size_t size, size_t typ
     bool is_readable = old_size == 0 || layout->is_stack_readable;
     sampled_state = is_readable || can_step ? state : NULL;
     replaced_size = is_readable ? 0 : old_size;
-    countdown_tell(&state->countdown, hooks, heap, (uintptr_t)block, size,
-                   type >= TYPE_STRING && type <= TYPE_PROTOTYPE ? (allocsample_type)type : TYPE_PART);
+    countdown_tell(&state->countdown, hooks, heap, (uintptr_t)block, size, type);
     sampled_state = NULL;
 }
 
@@ -266,7 +280,7 @@ COLD static void *new_sample(struct state *state, size_t type, size_t size)
     if (block == NULL)
         countdown_give_back(&state->countdown, size);
     else
-        tell(state, block, size, type, 0);
+        tell(state, block, size, type_of_new(type), 0);
     return block;
 }
 
@@ -402,7 +416,7 @@ static const struct layout *find_layout(void)
 {
     static const char release[] = "$LuaVersion: Lua 5.4.";
     if (symbol("lua_newuserdatauv") == NULL)
-        return symbol("lua_getglobal") != NULL ? &lua_5_2 : &lua_5_1;
+        return symbol("lua_getglobal") == NULL ? &lua_5_1 : symbol("lua_rotate") == NULL ? &lua_5_2 : &lua_5_3;
     if (symbol("lua_numbertocstring") != NULL)
         return &lua_5_5;
     /* Since 5.4.5 the pointers into a stack are none while it moves. */
@@ -440,10 +454,13 @@ bool lua_find_functions(void)
 
 static void define_types(void)
 {
-    static const char *const types[] = {"string", "table", "function", "userdata", "thread", "upvalue", "prototype"};
-    for (allocsample_type type = TYPE_STRING; type <= TYPE_PROTOTYPE; type++)
-        hooks->define_type(heap, type, types[type - TYPE_STRING], "");
-    hooks->define_type(heap, TYPE_PART, "part of a table, stack or buffer", "");
+    const char *const types[] = {"string", "table",  "function", "userdata", "thread", layout->last_types[0],
+                                 layout->last_types[1]};
+    for (allocsample_type type = TYPE_STRING; layout->has_types && type <= TYPE_LAST; type++) {
+        if (types[type - TYPE_STRING] != NULL)
+            hooks->define_type(heap, type, types[type - TYPE_STRING], "");
+    }
+    hooks->define_type(heap, TYPE_PART, layout->part, "");
     hooks->define_statistic(heap, STATISTIC_HEAP, "heap", "bytes");
 }
 
