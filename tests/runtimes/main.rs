@@ -18,6 +18,7 @@ mod jvm_sampling;
 mod jvm_stacks;
 mod jvm_start;
 mod jvm_types;
+mod jvm_versions;
 mod libgc;
 mod lua;
 mod mono;

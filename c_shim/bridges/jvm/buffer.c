@@ -38,6 +38,17 @@ uintptr_t jvm_thread_address(environment jni, void *thread)
     return (uintptr_t)address;
 }
 
+bool jvm_find_distance_of_jni(environment jvmti, environment jni, uintptr_t *distance)
+{
+    void *thread = NULL;
+    if (CALL(jvmti, GET_CURRENT_THREAD, (environment, void **), jvmti, &thread) != 0 || thread == NULL)
+        return false;
+    uintptr_t address = jvm_thread_address(jni, thread);
+    CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, thread);
+    *distance = (uintptr_t)jni - address;
+    return address != 0 && *distance < 4096;
+}
+
 /* Bytes left in the thread's buffer. */
 static int64_t bytes_left(uintptr_t thread, const int64_t layout[JVM_FIELDS])
 {

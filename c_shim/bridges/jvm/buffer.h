@@ -8,6 +8,8 @@
 HIDDEN void jvm_buffer_begin(environment jni, void *thread);
 /* The address of the JVM's own thread behind a java.lang.Thread; 0: not known. To be called where Java code may run. */
 HIDDEN uintptr_t jvm_thread_address(environment jni, void *thread);
+/* The distance from the JVM's own thread to its JNI environment, which is a part of it. False: it is not. Where Java code may run. */
+HIDDEN bool jvm_find_distance_of_jni(environment jvmti, environment jni, uintptr_t *distance);
 /* Whether the object being sampled on the calling thread is the array of jvm_buffer_begin. */
 HIDDEN bool jvm_buffer_is_beginning(void);
 

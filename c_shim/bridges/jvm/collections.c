@@ -50,6 +50,9 @@ static struct counter full[COLLECTORS], steps[COLLECTORS];
 static enum marking marking;
 static int64_t layout[JVM_FIELDS];
 static _Atomic(bool) is_ready;
+/* The cause of the current collection, as a text that has room for so many bytes; 0: not known. */
+#define CAUSE_BYTES 80
+static uintptr_t cause_at;
 /* MARKING_FLAG: offset of the flag in a JavaThread, and its bits. */
 static uint8_t flag_at, flag_bits;
 
@@ -58,7 +61,7 @@ static uint64_t pause_begin_ns, marking_since_ns;
 static bool has_looked, is_marking, is_marked;
 /* MARKING_COLOURS. Young collections of ZGC keep tagged objects alive, so a sampled object is found dead only after it has been
  * promoted. Promotion takes up to 16 young collections, and one more may still be relocating. These are the start times of the
- * last 17. */
+ * last 17. A full collection on request first promotes all young objects, by a young collection of its own. */
 #define YOUNG_COLLECTIONS 17
 static uint64_t young_ns[YOUNG_COLLECTIONS];
 static size_t young_count;
@@ -87,14 +90,25 @@ struct perf_names {
     bool has_g1, has_shenandoah;
 };
 
+static bool is_any(const char *name, const char *const *names)
+{
+    while (*names != NULL && strcmp(name, *names) != 0)
+        names++;
+    return *names != NULL;
+}
+
 static void keep_collector(unsigned number, const char *name, struct counter found[COLLECTORS], struct perf_names *names)
 {
+    /* Names in JDK 11. */
+    static const char *const full_in_11[] = {"MSC", "PSMarkSweep", "PSParallelCompact", "CMS",
+                                             "G1 stop-the-world full collections", NULL};
+    static const char *const steps_in_11[] = {"CMS stop-the-world phases", "G1 stop-the-world phases", NULL};
     names->has_g1 |= strncmp(name, "G1 ", 3) == 0;
     names->has_shenandoah |= strncmp(name, "Shenandoah ", 11) == 0;
-    if (ends_with(name, " full collection pauses"))
+    if (ends_with(name, " full collection pauses") || is_any(name, full_in_11))
         full[number] = found[number];
     else if (ends_with(name, " concurrent cycle pauses") || ends_with(name, " major collection pauses") ||
-             strcmp(name, "Shenandoah full") == 0)
+             strcmp(name, "Shenandoah full") == 0 || is_any(name, steps_in_11))
         steps[number] = found[number];
 }
 
@@ -117,7 +131,10 @@ static void read_counters(struct perf_names *names)
         char name[64];
         if (!foreign_copy(at, &entry, sizeof entry) || entry.length < (int32_t)sizeof entry)
             return;
-        if (text(at + (uintptr_t)entry.name, name, sizeof name) > 0 && strncmp(name, prefix, sizeof prefix - 1) == 0) {
+        bool is_named = text(at + (uintptr_t)entry.name, name, sizeof name) > 0;
+        if (is_named && strcmp(name, "sun.gc.cause") == 0 && entry.type == PERF_BYTE && entry.vector >= CAUSE_BYTES)
+            cause_at = at + (uintptr_t)entry.data;
+        if (is_named && strncmp(name, prefix, sizeof prefix - 1) == 0) {
             unsigned number = (unsigned)name[sizeof prefix - 1] - '0';
             const char *what = name + sizeof prefix;
             if (number < COLLECTORS && strcmp(what, ".name") == 0 && entry.type == PERF_BYTE)
@@ -160,8 +177,7 @@ static void find_flag(const struct perf_names *names)
     uint8_t code[PIECE], at = 0;
     unsigned times = 0;
     if (layout[STATIC_INTERPRETER] == JVM_HAS_NO || layout[INTERPRETER_BEGIN] == JVM_HAS_NO ||
-        layout[INTERPRETER_LENGTH] == JVM_HAS_NO || layout[STATIC_THREADS] == JVM_HAS_NO ||
-        layout[THREADS_LENGTH] == JVM_HAS_NO || layout[THREADS_FIRST] == JVM_HAS_NO)
+        layout[INTERPRETER_LENGTH] == JVM_HAS_NO)
         return;
     uintptr_t queue = *(const uintptr_t *)layout[STATIC_INTERPRETER], begin;
     int32_t length;
@@ -214,18 +230,45 @@ static bool read_of_z(enum jvm_field field, void *value, size_t bytes)
            foreign_copy(at, value, bytes);
 }
 
-/* Reads the flag of the first Java thread. All threads have the same value, and the thread list does not change in a pause. */
+/* The thread list does not change in a pause. */
+static bool find_first_thread(uintptr_t *thread)
+{
+    uintptr_t threads;
+    uint32_t count;
+    if (layout[STATIC_FIRST_THREAD] != JVM_HAS_NO) {
+        *thread = *(const uintptr_t *)layout[STATIC_FIRST_THREAD];
+        return *thread != 0;
+    }
+    if (layout[STATIC_THREADS] == JVM_HAS_NO || layout[THREADS_LENGTH] == JVM_HAS_NO || layout[THREADS_FIRST] == JVM_HAS_NO)
+        return false;
+    uintptr_t list = *(const uintptr_t *)layout[STATIC_THREADS];
+    return foreign_copy(list + (uintptr_t)layout[THREADS_LENGTH], &count, sizeof count) && count != 0 &&
+           foreign_copy(list + (uintptr_t)layout[THREADS_FIRST], &threads, sizeof threads) &&
+           foreign_copy(threads, thread, sizeof *thread);
+}
+
+/* Reads the flag of the first Java thread. All threads have the same value. */
 static bool read_flag(bool *is_set)
 {
-    uintptr_t list = *(const uintptr_t *)layout[STATIC_THREADS], threads, thread;
-    uint32_t count;
+    uintptr_t thread;
     uint8_t flag;
-    if (!foreign_copy(list + (uintptr_t)layout[THREADS_LENGTH], &count, sizeof count) || count == 0 ||
-        !foreign_copy(list + (uintptr_t)layout[THREADS_FIRST], &threads, sizeof threads) ||
-        !foreign_copy(threads, &thread, sizeof thread) || !foreign_copy(thread + flag_at, &flag, sizeof flag))
+    if (!find_first_thread(&thread) || !foreign_copy(thread + flag_at, &flag, sizeof flag))
         return false;
     *is_set = (flag & flag_bits) != 0;
     return true;
+}
+
+/* Whether ZGC promotes all young objects before it marks, in the current collection. By the JVM's own list of causes. */
+static bool is_on_request(void)
+{
+    static const char *const causes[] = {"System.gc()", "JvmtiEnv ForceGarbageCollection", "Diagnostic Command",
+                                         "Heap Dump Initiated GC", "Heap Inspection Initiated GC",
+                                         "Metadata GC Clear Soft References", "Allocation Stall", NULL};
+    char cause[CAUSE_BYTES];
+    if (cause_at == 0 || !foreign_copy(cause_at, cause, sizeof cause))
+        return false;
+    cause[sizeof cause - 1] = 0;
+    return is_any(cause, causes);
 }
 
 /* Pointer colours since JDK 21. Each generation has two marking bits, one of them good at a time. One of four remapping bits is
@@ -241,7 +284,10 @@ static bool read_colours(uint64_t *since_ns, bool *is_set)
     bool remap = (load_good & Z_REMAPPED_BY_OLD) != 0, is_first = old_mark == 0;
     if (!is_first && young != young_mark)
         young_ns[young_count++ % YOUNG_COLLECTIONS] = *since_ns;
-    *since_ns = young_ns[young_count % YOUNG_COLLECTIONS];
+    bool begins = !is_first && mark != old_mark;
+    /* The last young collection starts in the same pause as the marking; the one before it has promoted all. */
+    size_t oldest = begins && young_count >= 2 && is_on_request() ? young_count - 2 : young_count;
+    *since_ns = young_ns[oldest % YOUNG_COLLECTIONS];
     *is_set = is_first ? false : mark != old_mark ? true : remap != old_remap ? false : is_marking;
     young_mark = young;
     old_mark = mark;

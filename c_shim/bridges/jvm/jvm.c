@@ -12,6 +12,7 @@
 #include "buffer.h"
 #include "collections.h"
 #include "deaths.h"
+#include "gap.h"
 #include "kit/resume.h"
 #include "options.h"
 #include "stack.h"
@@ -118,6 +119,7 @@ static void begin_to_walk(environment jni)
     jvm_collections_tell_range(hooks, heap);
     jvm_native_begin(jni);
     jvm_stack_begin(jvmti, jni);
+    jvm_gap_begin(jvmti, jni);
     shim_unmute();
 }
 
@@ -213,6 +215,7 @@ static void on_sampled_object(environment env, environment jni, void *thread, vo
     allocsample_counters asked = {.size = sizeof asked};
     hooks->counters(heap, &asked);
     uint64_t interval = interval_of_sample(&asked);
+    jvm_gap_redraw(jni, interval_of_gap);
     if (UNLIKELY(jvm_buffer_is_beginning()))
         return;
     /* The JVM goes on drawing. Its walk is most of what a sample costs. */

@@ -10,8 +10,9 @@ enum jvm_field {
     /* A thread that runs Java code, and where it left that: */
     THREAD_ANCHOR,
     THREAD_STACK_BASE,
-    /* its allocation buffer; */
+    /* its allocation buffer, and a count of bytes; */
     THREAD_BUFFER,
+    THREAD_ALLOCATED,
     BUFFER_TOP,
     BUFFER_END,
     ANCHOR_SP,
@@ -48,8 +49,10 @@ enum jvm_field {
     STATIC_INTERPRETER,
     STATIC_CALL_STUB_RETURN,
     STATIC_VERSION,
-    /* The performance counters, and Java's threads: a list with their number and a row of their addresses. */
+    /* The performance counters, and Java's threads: a list with their number and a row of their addresses; or, up to JDK 11, the
+     * first one. */
     STATIC_PERF_START,
+    STATIC_FIRST_THREAD,
     STATIC_THREADS,
     THREADS_LENGTH,
     THREADS_FIRST,

@@ -486,22 +486,11 @@ void jvm_stack_has_new_class(void)
 
 /* ---- start ---- */
 
-static bool find_thread(environment jvmti, environment jni)
-{
-    void *thread = NULL;
-    if (CALL(jvmti, GET_CURRENT_THREAD, (environment, void **), jvmti, &thread) != 0 || thread == NULL)
-        return false;
-    uintptr_t address = jvm_thread_address(jni, thread);
-    CALL(jni, JNI_DELETE_LOCAL_REF, (environment, void *), jni, thread);
-    distance_of_jni = (uintptr_t)jni - address;
-    return address != 0 && distance_of_jni < 4096;
-}
-
 void jvm_stack_begin(environment jvmti, environment jni)
 {
     void *library = dlopen("libjvm.so", RTLD_LAZY | RTLD_NOLOAD);
     if (library == NULL || atomic_load_explicit(&is_usable, memory_order_relaxed) || !jvm_layout_read(library, layout) ||
-        !find_thread(jvmti, jni))
+        !jvm_find_distance_of_jni(jvmti, jni, &distance_of_jni))
         return;
     /* Since then no digit is 0. */
     least_digit = *(const int32_t *)layout[STATIC_VERSION] >= 20;
