@@ -112,3 +112,19 @@ fn a_full_collection_on_request_examines_all_objects_under_every_collector() {
         }
     }
 }
+
+/// 20 MB are alive, and sixty times as many are dropped. JDK 11 keeps objects alive that it is asked about while it marks.
+#[test]
+fn sampled_garbage_is_collected_in_a_small_heap_under_every_collector() {
+    let room = compile::java_for_11("CacheAndGarbage.java");
+    for java in compile::javas() {
+        for collector in COLLECTORS {
+            if let Some([unlock, collector]) = options(&java, collector) {
+                let options = [unlock, collector, "-Xmx128m".to_owned()];
+                let program = ["CacheAndGarbage", "60000"];
+                let (printed, _) = profile(&room, "16K", &java, &options, &program);
+                assert_eq!(printed, b"20000\n", "{} {options:?}", java.display());
+            }
+        }
+    }
+}

@@ -9,7 +9,7 @@
  *               of that flag.
  *   Shenandoah  sets a bit in every thread's GC state byte.
  *   ZGC         changes the good colours of its pointers, which it publishes for debuggers, when marking starts and again when
- *               the dead objects are known (before JDK 21: its phase). Generational ZGC examines only the old generation.
+ *               the dead objects are known (without generations: its phase). Generational ZGC examines only the old generation.
  *
  * This state changes only inside pauses. If it cannot be found or looks unexpected, every pause counts as a minor collection; this
  * is the case for generational Shenandoah, and under -XX:-UsePerfData for all collectors but ZGC. */
@@ -44,7 +44,7 @@ struct counter {
 };
 
 /* How to tell that the collector is marking. */
-enum marking { MARKING_UNKNOWN, MARKING_FLAG, MARKING_COLOURS, MARKING_PHASE };
+enum marking { MARKING_UNKNOWN, MARKING_FLAG, MARKING_COLOURS, MARKING_PHASE, MARKING_PHASE_X };
 
 static struct counter full[COLLECTORS], steps[COLLECTORS];
 static enum marking marking;
@@ -212,6 +212,22 @@ static void find_flag(const struct perf_names *names)
 
 #endif
 
+/* Reads the variable that a field of the debugger table points to. */
+static bool read_of_table(enum jvm_field table, enum jvm_field field, void *value, size_t bytes)
+{
+    uintptr_t at;
+    return foreign_copy(*(const uintptr_t *)layout[table] + (uintptr_t)layout[field], &at, sizeof at) &&
+           foreign_copy(at, value, bytes);
+}
+
+/* JDK 21 to 23 have a ZGC with generations and one without. Only the one that is used has colours or phases that change. */
+static bool is_without_generations(void)
+{
+    uintptr_t mark_good = 0;
+    return layout[STATIC_X] != JVM_HAS_NO && *(const uintptr_t *)layout[STATIC_X] != 0 && layout[X_PHASE] != JVM_HAS_NO &&
+           read_of_table(STATIC_Z, Z_MARK_GOOD, &mark_good, sizeof mark_good) && mark_good == 0;
+}
+
 static void find_colours(void)
 {
     if (layout[STATIC_Z] == JVM_HAS_NO || *(const uintptr_t *)layout[STATIC_Z] == 0)
@@ -219,15 +235,7 @@ static void find_colours(void)
     if (layout[Z_PHASE] != JVM_HAS_NO)
         marking = MARKING_PHASE;
     else if (layout[Z_LOAD_GOOD] != JVM_HAS_NO && layout[Z_MARK_GOOD] != JVM_HAS_NO)
-        marking = MARKING_COLOURS;
-}
-
-/* Reads the variable that a field of ZGC's debugger table points to. */
-static bool read_of_z(enum jvm_field field, void *value, size_t bytes)
-{
-    uintptr_t at;
-    return foreign_copy(*(const uintptr_t *)layout[STATIC_Z] + (uintptr_t)layout[field], &at, sizeof at) &&
-           foreign_copy(at, value, bytes);
+        marking = is_without_generations() ? MARKING_PHASE_X : MARKING_COLOURS;
 }
 
 /* The thread list does not change in a pause. */
@@ -271,14 +279,15 @@ static bool is_on_request(void)
     return is_any(cause, causes);
 }
 
-/* Pointer colours since JDK 21. Each generation has two marking bits, one of them good at a time. One of four remapping bits is
+/* Pointer colours of generational ZGC. Each generation has two marking bits, one of them good at a time. One of four remapping bits is
  * set; it encodes the parity of both generations' relocations. */
 enum { Z_MARKED_YOUNG = 0x300, Z_MARKED_OLD = 0xc00, Z_REMAPPED_BY_OLD = 0xc000 };
 
 static bool read_colours(uint64_t *since_ns, bool *is_set)
 {
     uintptr_t load_good, mark_good;
-    if (!read_of_z(Z_LOAD_GOOD, &load_good, sizeof load_good) || !read_of_z(Z_MARK_GOOD, &mark_good, sizeof mark_good))
+    if (!read_of_table(STATIC_Z, Z_LOAD_GOOD, &load_good, sizeof load_good) ||
+        !read_of_table(STATIC_Z, Z_MARK_GOOD, &mark_good, sizeof mark_good))
         return false;
     uintptr_t young = mark_good & Z_MARKED_YOUNG, mark = mark_good & Z_MARKED_OLD;
     bool remap = (load_good & Z_REMAPPED_BY_OLD) != 0, is_first = old_mark == 0;
@@ -295,11 +304,11 @@ static bool read_colours(uint64_t *since_ns, bool *is_set)
     return true;
 }
 
-static bool read_phase(bool *is_set)
+static bool read_phase(enum jvm_field table, enum jvm_field field, bool *is_set)
 {
     enum { RELOCATING = 2 };
     uint32_t phase;
-    bool is_read = read_of_z(Z_PHASE, &phase, sizeof phase);
+    bool is_read = read_of_table(table, field, &phase, sizeof phase);
     *is_set = phase != RELOCATING;
     return is_read;
 }
@@ -310,7 +319,8 @@ static void look(uint64_t since_ns)
     bool is_set = false, is_first = !has_looked;
     bool is_read = marking == MARKING_FLAG      ? read_flag(&is_set)
                    : marking == MARKING_COLOURS ? read_colours(&since_ns, &is_set)
-                   : marking == MARKING_PHASE   ? read_phase(&is_set)
+                   : marking == MARKING_PHASE   ? read_phase(STATIC_Z, Z_PHASE, &is_set)
+                   : marking == MARKING_PHASE_X ? read_phase(STATIC_X, X_PHASE, &is_set)
                                                 : false;
     has_looked |= is_read;
     if (!is_read || is_set == is_marking)

@@ -11,6 +11,7 @@
 #include "deaths.h"
 #include "kit/lock.h"
 #include "kit/memory.h"
+#include "layout.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -113,8 +114,18 @@ static void release(environment jni, struct watched watched)
         report_dead();
 }
 
+/* JDK 11 treats the question whether a weak reference is empty as a use of its object: while the collector marks, that keeps the object
+ * alive until the next marking. ZGC then frees no page that has a sample, and the program may run out of memory. In JDK 11, a weak
+ * reference is the address of the pointer that the collector clears, plus WEAK_TAG, so that pointer is read instead. Later JDKs do
+ * not count the question as a use, and generational ZGC does not clear to 0. */
+#define WEAK_TAG 1
+static bool reads_pointers;
+
 static bool is_dead(environment jni, struct watched watched)
 {
+    uintptr_t reference = (uintptr_t)watched.reference;
+    if (reads_pointers && (reference & WEAK_TAG) != 0)
+        return atomic_load_explicit((_Atomic(uintptr_t) *)(reference - WEAK_TAG), memory_order_relaxed) == 0;
     return JNI(JNI_IS_SAME_OBJECT, uint8_t, (environment, void *, void *), watched.reference, NULL) != 0;
 }
 
@@ -318,6 +329,7 @@ bool jvm_deaths_begin(const allocsample_hooks *the_hooks, allocsample_heap *the_
     hooks = the_hooks;
     heap = the_heap;
     jvmti = the_jvmti;
+    reads_pointers = jvm_version() == 11;
     lock_take(&thread_lock);
     bool is_new = atomic_load_explicit(&thread_state, memory_order_relaxed) == NONE;
     atomic_store_explicit(&thread_state, RUNS, memory_order_relaxed);

@@ -32,13 +32,12 @@ void jvm_gap_begin(environment jvmti, environment jni)
     int64_t layout[JVM_FIELDS];
     uintptr_t of_jni;
     struct timespec now = {0};
-    void *library = dlopen("libjvm.so", RTLD_LAZY | RTLD_NOLOAD);
+    void *library = jvm_version() == 11 ? dlopen("libjvm.so", RTLD_LAZY | RTLD_NOLOAD) : NULL;
     if (library == NULL)
         return;
     (void)jvm_layout_read(library, layout);
     dlclose(library);
-    if (layout[STATIC_VERSION] == JVM_HAS_NO || *(const int32_t *)layout[STATIC_VERSION] != 11 ||
-        layout[THREAD_ALLOCATED] == JVM_HAS_NO || !jvm_find_distance_of_jni(jvmti, jni, &of_jni))
+    if (layout[THREAD_ALLOCATED] == JVM_HAS_NO || !jvm_find_distance_of_jni(jvmti, jni, &of_jni))
         return;
     clock_gettime(CLOCK_MONOTONIC, &now);
     random_state = (uint64_t)now.tv_nsec << 32 ^ (uint64_t)now.tv_sec ^ (uintptr_t)jni;

@@ -65,6 +65,8 @@ static const struct {
     [Z_PHASE] = {{"ZGlobalsForVMStructs"}, "_ZGlobalPhase", .may_be_missing = true},
     [Z_LOAD_GOOD] = {{"ZGlobalsForVMStructs"}, "_ZPointerLoadGoodMask", .may_be_missing = true},
     [Z_MARK_GOOD] = {{"ZGlobalsForVMStructs"}, "_ZPointerMarkGoodMask", .may_be_missing = true},
+    [STATIC_X] = {{"XGlobalsForVMStructs"}, "_instance_p", .may_be_missing = true},
+    [X_PHASE] = {{"XGlobalsForVMStructs"}, "_XGlobalPhase", .may_be_missing = true},
     [SIZE_OF_HEAP_BLOCK] = {{"HeapBlock"}, ""},
 };
 
@@ -163,4 +165,15 @@ bool jvm_layout_read(void *library, int64_t layout[JVM_FIELDS])
     is_known = true;
     memcpy(layout, known, sizeof known);
     return is_complete;
+}
+
+int32_t jvm_version(void)
+{
+    int64_t layout[JVM_FIELDS];
+    void *library = dlopen("libjvm.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL)
+        return JVM_HAS_NO;
+    (void)jvm_layout_read(library, layout);
+    dlclose(library);
+    return layout[STATIC_VERSION] == JVM_HAS_NO ? JVM_HAS_NO : *(const int32_t *)layout[STATIC_VERSION];
 }

@@ -63,9 +63,12 @@ enum jvm_field {
     REGION_WORDS,
     /* If ZGC is the collector: a table of addresses of its variables. */
     STATIC_Z,
-    Z_PHASE, /* until JDK 20 */
-    Z_LOAD_GOOD, /* since JDK 21, and the next */
+    Z_PHASE, /* without generations, until JDK 20 */
+    Z_LOAD_GOOD, /* with generations, and the next */
     Z_MARK_GOOD,
+    /* The same of ZGC without generations, in JDK 21 to 23. */
+    STATIC_X,
+    X_PHASE,
     /* The length of what stands before each piece of code in its heap. */
     SIZE_OF_HEAP_BLOCK,
     JVM_FIELDS
@@ -74,5 +77,8 @@ enum { JVM_HAS_NO = -1 };
 
 /* Reads the tables of the JVM's library, a handle of dlopen. False: something that every JVM has is not in them. */
 HIDDEN bool jvm_layout_read(void *library, int64_t layout[JVM_FIELDS]);
+
+/* The number of this JDK, such as 11; JVM_HAS_NO: not known. Only the thread that joins the JVM may ask. */
+HIDDEN int32_t jvm_version(void);
 
 #endif
