@@ -9,12 +9,14 @@ A runtime is a file beside this one with
     ATTACH_STAYS = True             optional: `allocsample attach` reads from outside until the program ends
     OPTIONS = ["--runtime", "pypy"] optional: what `allocsample run` needs to join it
     OWN = {...}                     optional: variables under which the program prints the runtime's own live bytes
+    OWN_HEAP = "java"               optional: those are of this heap alone
 
 and a program in programs/ that keeps to this protocol:
 
 - It prints one line of JSON, and ends with exit status 7: the matrix compares both with and without the agent.
   `sites` has, for every function, `bytes`, `live_bytes` and `line`, and `type` where the runtime has types. `leak` and
-  `cache` are the names of the functions that leak and that fill a bounded cache.
+  `cache` are the names of the functions that leak and that fill a bounded cache. A runtime whose functions are not shown has
+  no sites, and null for both.
 - With the argument `wait` it first prints `ready` and waits for a line on its input: the matrix attaches in between.
 - Under the variables of OWN its JSON has `own_live_bytes` instead, the runtime's own figure.
 """

@@ -1,0 +1,37 @@
+"""Lua and LuaJIT: those of several Debians. LuaJIT also without its compiler."""
+
+from bench.matrix.version import PROGRAMS, Missing, Version, interpreter
+
+NAME = "Lua"
+INTERVAL = "16K"
+HEAP = "lua"
+OWN = {"KNOWN_TRUTH_OWN": "1"}
+OWN_HEAP = "lua"
+PROGRAM = PROGRAMS / "known_truth.lua"
+NAMES = ["lua5.1", "lua5.2", "lua5.3", "lua5.4", "luajit"]
+DEBIANS = {"bullseye": NAMES, "trixie": NAMES, "unstable": [*NAMES[:-1], "lua5.5", NAMES[-1]]}
+
+
+def versions(places):
+    for name in NAMES:
+        yield from found(name, "Debian")
+    for suite, names in DEBIANS.items():
+        try:
+            root = places.debian(suite, *names)
+        except Missing as why:
+            yield Version(f"Debian {suite}", [], PROGRAM, missing=str(why))
+            continue
+        for name in names:
+            yield from found(name, f"Debian {suite}", root)
+
+
+def found(name, where, root=None):
+    said = interpreter(f"/usr/bin/{name}", ["-v"], [], PROGRAM, where, root)
+    if said.missing:
+        yield said
+        return
+    # "Lua 5.4.4  Copyright ...", "LuaJIT 2.1.0-beta3 -- Copyright ..."
+    number = " ".join(said.name.split()[:2]).removeprefix("Lua ")
+    yield Version(f"{number}, {where}", said.command, PROGRAM, root, can_attach=False)
+    if name == "luajit":
+        yield Version(f"{number}, {where}, `-joff`", [*said.command, "-joff"], PROGRAM, root, can_attach=False)
