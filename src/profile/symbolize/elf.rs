@@ -83,8 +83,11 @@ fn dwarf_frames(debug: &Loader, address: u64, symbols: &Symbols) -> Option<Vec<S
         let function = frame
             .function
             .as_ref()
-            .and_then(|name| name.demangle().ok())
-            .map(|name| demangle::debug_name(name.into_owned(), file))
+            .and_then(|name| {
+                let raw = name.raw_name().ok()?;
+                let readable = name.demangle().ok()?;
+                Some(demangle::debug_name(&raw, readable.into_owned(), file))
+            })
             .map(|name| readable(name.as_bytes()).into());
         let file = file.map(|file| readable(file.as_bytes()).into());
         frames.push(SymbolFrame {

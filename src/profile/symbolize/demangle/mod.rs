@@ -21,14 +21,15 @@ pub(super) fn of_crystal(symbol: &str) -> Option<String> {
     crystal::demangle(symbol)
 }
 
-/// A name of debug information, from which C++'s and Rust's mangling has been removed.
-pub(super) fn debug_name(name: String, file: Option<&str>) -> String {
+/// A name of debug information as the compiler wrote it, and `readable` without the mangling of the language that it declares.
+pub(super) fn debug_name(raw: &str, readable: String, file: Option<&str>) -> String {
     let of_language = match file {
-        Some(file) if file.ends_with(".nim") => nim::demangle(&name),
-        Some(file) if file.ends_with(".zig") => zig(&name),
-        _ => dlang::demangle(&name, Parameters::Hidden),
+        // Some of its names pass for names of C++.
+        Some(file) if file.ends_with(".nim") => nim::demangle(raw),
+        Some(file) if file.ends_with(".zig") => zig(&readable),
+        _ => dlang::demangle(&readable, Parameters::Hidden),
     };
-    of_language.unwrap_or(name)
+    of_language.unwrap_or(readable)
 }
 
 /// Without the number that tells apart what Zig makes of one generic function: `mem.Allocator.alloc__anon_1290`.
@@ -63,6 +64,7 @@ mod tests {
     fn a_files_language_decides_how_its_names_are_read() {
         for (name, file, shown) in [
             ("run__app_1", Some("app.nim"), "app.run"),
+            ("_ZN3app3runE3int", Some("app.nim"), "app.run"),
             ("run__app_1", Some("app.c"), "run__app_1"),
             ("mem.alloc__anon_12", Some("/lib/std/mem.zig"), "mem.alloc"),
             ("mem.alloc__func_2", Some("/lib/std/mem.zig"), "mem.alloc"),
@@ -70,7 +72,7 @@ mod tests {
             ("_D3app3runFZv", Some("app.d"), "app.run"),
             ("_D3app3runFZv", None, "app.run"),
         ] {
-            assert_eq!(debug_name(name.to_owned(), file), shown);
+            assert_eq!(debug_name(name, name.to_owned(), file), shown);
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! A name is `NAME__MODULE_NUMBER`, with `u` before the number since Nim 2. In a module's path `Z` is a slash, `O` is a dot,
 //! and a decimal character code stands for everything else except small letters. Operators are spelled out, each followed by `_`.
+//! With `--debugger:native`, Nim 2.2 writes `_ZN`, the module and the name, each behind its length, `E`, and the types of the
+//! parameters: `_ZN11known_truth11leakSessionE` is the same function. C++ has no such types, and nothing for no parameters.
 //! The runtime's own functions (`NimMain`, `newSeqPayload`) keep the names they were written with.
 
 /// Characters of operators, as they are spelled. None is the beginning of another one.
@@ -31,6 +33,13 @@ const WORDS: &[(&str, char)] = &[
 pub(super) fn demangle(mangled: &str) -> Option<String> {
     // What C compilers append to parts of a function: `.cold`, `.isra.0`.
     let mangled = mangled.split('.').next()?;
+    if let Some(nested) = mangled.strip_prefix("_ZN") {
+        let (module, rest) = with_length(nested)?;
+        let (name, rest) = with_length(rest)?;
+        return rest
+            .starts_with('E')
+            .then(|| format!("{module}.{}", own_name(name)));
+    }
     let (rest, number) = mangled.rsplit_once('_')?;
     let number = number.strip_prefix('u').unwrap_or(number);
     (!number.is_empty() && number.bytes().all(|it| it.is_ascii_digit())).then_some(())?;
@@ -39,6 +48,14 @@ pub(super) fn demangle(mangled: &str) -> Option<String> {
     let module = path(module)?;
     let module = module.rsplit('/').next().filter(|it| !it.is_empty())?;
     Some(format!("{module}.{}", own_name(name)))
+}
+
+/// What the number before it is the length of, and the rest.
+fn with_length(mangled: &str) -> Option<(&str, &str)> {
+    let digits = mangled.bytes().take_while(u8::is_ascii_digit).count();
+    let (length, rest) = mangled.split_at_checked(digits)?;
+    let (name, rest) = rest.split_at_checked(length.parse().ok()?)?;
+    (!name.is_empty()).then_some((name, rest))
 }
 
 fn path(mangled: &str) -> Option<String> {
@@ -123,6 +140,17 @@ mod tests {
             ("eqdestroy___pureZtimes_12", "times.`=destroy`"),
             ("leneq___app_u3", "app.`len=`"),
             ("a__b49_1", "b1.a"),
+            ("_ZN11known_truth11leakSessionE", "known_truth.leakSession"),
+            ("_ZN11known_truth4siteE6string3int", "known_truth.site"),
+            (
+                "_ZN11digitsutils6addIntE3varI6stringE5int64",
+                "digitsutils.addInt",
+            ),
+            ("_ZN6system10eqdestroy_E3seqI5uInt8E", "system.`=destroy`"),
+            (
+                "_ZN6system8readLineE3ptrIN6syncio5CFileEE.cold",
+                "system.readLine",
+            ),
         ] {
             assert_eq!(demangle(mangled).as_deref(), Some(name), "{mangled}");
         }
@@ -142,6 +170,12 @@ mod tests {
             "a__app_",
             "a__app_u",
             "a__9_1",
+            "_ZN3appE",
+            "_ZN3app3runC1Ev",
+            "_ZN3app0E",
+            "_ZN3app9run",
+            "_ZN3app99999999999999999999runE",
+            "_ZN3appé3runE",
         ] {
             assert_eq!(demangle(name), None, "{name}");
         }
@@ -174,6 +208,8 @@ mod tests {
         fn any_text_is_read_or_not(name in "\\PC{0,60}") {
             let _ = demangle(&name);
             let _ = demangle(&format!("{name}__{name}_1"));
+            let _ = demangle(&format!("_ZN{name}3appE"));
+            let _ = demangle(&format!("_ZN3app{name}E"));
         }
     }
 }
