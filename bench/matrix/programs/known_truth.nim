@@ -1,6 +1,6 @@
 # Two churn sites, a bounded cache and a leak, whose bytes are known. The protocol is in bench/matrix/version.py.
 #
-# With --mm:arc and --mm:orc a `seq` has a word before its items.
+# With --mm:arc and --mm:orc a `seq` has a word before its items. What is done with it later keeps the call from being the last one.
 
 import std/[os, strformat]
 
@@ -14,16 +14,16 @@ var
   leaked: seq[seq[byte]]
 
 proc churnSmall(): seq[byte] {.noinline.} =
-  newSeq[byte](84)
+  result = newSeq[byte](84); result[0] = 1
 
 proc churnLarge(): seq[byte] {.noinline.} =
-  newSeq[byte](4984)
+  result = newSeq[byte](4984); result[0] = 1
 
 proc fillCache(): seq[byte] {.noinline.} =
-  newSeq[byte](884)
+  result = newSeq[byte](884); result[0] = 1
 
 proc leakSession(): seq[byte] {.noinline.} =
-  newSeq[byte](984)
+  result = newSeq[byte](984); result[0] = 1
 
 proc site(name: string, line, bytes, count, live: int): string =
   let each = bytes + 8

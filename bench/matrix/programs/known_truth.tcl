@@ -34,6 +34,10 @@ proc serve {rounds} {
         }
         lset ::cache [expr {$round % 200}] [fill_cache]
         lset ::sessions $round [open_session]
+        # It takes some seconds to tell a leak from a cache that fills.
+        if {$round % 20 == 0} {
+            after 12
+        }
     }
 }
 
