@@ -7,6 +7,7 @@ INTERVAL = "4K"
 HEAP = "erlang"
 PROGRAM = PROGRAMS / "known_truth.erl"
 DEBIANS = ["trixie", "unstable"]
+ENDS = [("unstable", "erlang-base")]
 NUMBER = ("{ok, V} = file:read_file(filename:join([code:root_dir(), releases, erlang:system_info(otp_release), \"OTP_VERSION\"])),"
           "io:put_chars(V), halt().")
 

@@ -7,22 +7,26 @@ Debian is named with that: MATRIX_PYTHONS=trixie:/opt/python3.13t/bin/python3,/a
 import glob
 import os
 
-from bench.matrix.version import PROGRAMS, Missing, Version, first_line
+from bench.matrix.version import PROGRAMS, Missing, NotAnEnd, Version, first_line, named_in
 
 NAME = "CPython"
 INTERVAL = "4K"
 OWN = {"PYTHONTRACEMALLOC": "1"}
 PROGRAM = PROGRAMS / "known_truth.py"
 DEBIANS = [("trixie", "3.13"), ("unstable", "3.13"), ("unstable", "3.14"), ("unstable", "3.15")]
+ENDS = [("unstable", "python3.15")]
 VERSION = "import sys, sysconfig; print(sys.version.split()[0] + ('t' if sysconfig.get_config_var('Py_GIL_DISABLED') else ''))"
 
 
 def versions(places):
-    for python in ["/usr/bin/python3", *sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")), key=minor)]:
+    installed = ["/usr/bin/python3", *sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")), key=minor)]
+    for python in installed if places.here else []:
         yield from found(python, "pyenv" if ".pyenv" in python else "Debian")
     for suite, short in DEBIANS:
         try:
             root = places.debian(suite, f"python{short}")
+        except NotAnEnd:
+            continue
         except Missing as why:
             yield Version(f"{short}, Debian {suite}", [], PROGRAM, missing=str(why))
             continue
@@ -30,9 +34,7 @@ def versions(places):
         # Debian builds it in, switched off.
         if minor(short) >= 14:
             yield from found(f"/usr/bin/python{short}", f"Debian {suite}, PYTHON_JIT=1", root, {"PYTHON_JIT": "1"})
-    for named in filter(None, os.environ.get("MATRIX_PYTHONS", "").split(",")):
-        suite, _, python = named.rpartition(":")
-        yield from found(python, "built from source", places.debian(suite) if suite else None)
+    yield from named_in("MATRIX_PYTHONS", places, lambda file, where, root: found(file, "built from source", root))
 
 
 def minor(path):

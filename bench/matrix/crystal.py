@@ -1,19 +1,23 @@
 """Crystal: Debian's compilers. Its collector is libgc."""
 
-from bench.matrix.version import PROGRAMS, Missing, Version, built, first_number
+from bench.matrix.version import PROGRAMS, Missing, NotAnEnd, Version, built, first_number
 
 NAME = "Crystal"
 INTERVAL = "16K"
 HEAP = "libgc"
 PROGRAM = PROGRAMS / "known_truth.cr"
-DEBIANS = ["trixie"]
+DEBIANS = ["trixie", "unstable"]
+ENDS = [("here", ""), ("unstable", "crystal")]
 
 
 def versions(places):
-    yield compiled(places, "Debian", None)
+    if places.here:
+        yield compiled(places, "Debian", None)
     for suite in DEBIANS:
         try:
             root = places.debian(suite, "crystal")
+        except NotAnEnd:
+            continue
         except Missing as why:
             yield Version(f"Debian {suite}", [], PROGRAM, missing=str(why))
             continue

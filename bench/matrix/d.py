@@ -1,29 +1,43 @@
 """D: Debian's compilers, with druntime as a shared library. One that is a part of the program is not sampled."""
 
-from bench.matrix.version import PROGRAMS, Missing, Version, built, first_number
+from bench.matrix.version import PROGRAMS, Missing, NotAnEnd, Version, built, first_number
 
 NAME = "D"
 INTERVAL = "16K"
 HEAP = "d"
 OWN = {"KNOWN_TRUTH_OWN": "1"}
 PROGRAM = PROGRAMS / "known_truth.d"
-DEBIANS = ["trixie"]
+# With the packages, and the compilers. GDC 15 and LDC 1.42 have a druntime that the bridge does not know.
+DEBIANS = [
+    ("trixie", ["gdc", "ldc"], ["gdc", "ldc2"]),
+    ("unstable", ["gdc-14"], ["gdc-14"]),
+    ("unstable", ["gdc", "ldc"], ["gdc", "ldc2"]),
+]
+ENDS = [("unstable", "gdc-14")]
+COMPILERS = {
+    "gdc": ("GDC", ["-O2", "-g", "-shared-libphobos"], "-o"),
+    "ldc2": ("LDC", ["-O2", "-g", "-link-defaultlib-shared"], "-of="),
+}
 
 
 def versions(places):
-    yield from of_one_debian(places, "Debian", None)
-    for suite in DEBIANS:
+    if places.here:
+        yield from of_one_debian(places, "Debian", None, ["gdc", "ldc2"])
+    for suite, packages, compilers in DEBIANS:
         try:
-            root = places.debian(suite, "gdc", "ldc")
-        except Missing as why:
-            yield Version(f"Debian {suite}", [], PROGRAM, missing=str(why))
+            root = places.debian(suite, *packages)
+        except NotAnEnd:
             continue
-        yield from of_one_debian(places, f"Debian {suite}", root)
+        except Missing as why:
+            yield Version(f"{' '.join(packages)}, Debian {suite}", [], PROGRAM, missing=str(why))
+            continue
+        yield from of_one_debian(places, f"Debian {suite}", root, compilers)
 
 
-def of_one_debian(places, where, root):
-    for compiler, named, flags, output in (("gdc", "GDC", ["-O2", "-g", "-shared-libphobos"], "-o"),
-                                           ("ldc2", "LDC", ["-O2", "-g", "-link-defaultlib-shared"], "-of=")):
+def of_one_debian(places, where, root, compilers):
+    for compiler in compilers:
+        named, flags, output = COMPILERS[compiler.split("-")[0]]
+
         def build(source, program, command=(compiler, *flags), output=output):
             return [*command, source, *([output, program] if output == "-o" else [output + program])]
 

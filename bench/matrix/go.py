@@ -6,7 +6,7 @@ Each compiles the program, which then runs here: it is static. Its runtime sampl
 import shutil
 import subprocess
 
-from bench.matrix.version import PROGRAMS, Missing, Version, first_line, named_in
+from bench.matrix.version import PROGRAMS, Missing, NotAnEnd, Version, first_line, named_in
 
 NAME = "Go"
 INTERVAL = "4K"
@@ -16,13 +16,17 @@ OWN = {"OWN_LIVE_BYTES": "1"}
 ATTACH_STAYS = True
 PROGRAM = PROGRAMS / "known_truth.go"
 DEBIANS = [("trixie", "1.24"), ("unstable", "1.26"), ("unstable", "1.27")]
+ENDS = [("unstable", "golang-1.27-go")]
 
 
 def versions(places):
-    yield built("go", "Debian", None, places)
+    if places.here:
+        yield built("go", "Debian", None, places)
     for suite, short in DEBIANS:
         try:
             root = places.debian(suite, f"golang-{short}-go")
+        except NotAnEnd:
+            continue
         except Missing as why:
             yield Version(f"{short}, Debian {suite}", [], PROGRAM, missing=str(why))
             continue

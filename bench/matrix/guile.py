@@ -6,6 +6,7 @@ NAME = "Guile"
 INTERVAL = "32K"
 PROGRAM = PROGRAMS / "known_truth.scm"
 DEBIANS = ["trixie", "unstable"]
+ENDS = [("unstable", "guile-3.0")]
 NUMBER = ["-c", "(display (version))"]
 
 

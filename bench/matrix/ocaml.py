@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 
-from bench.matrix.version import PROGRAMS, Missing, Version, first_line
+from bench.matrix.version import PROGRAMS, Missing, NotAnEnd, Version, first_line
 
 NAME = "OCaml"
 INTERVAL = "16K"
@@ -11,14 +11,18 @@ HEAP = "ocaml"
 OWN = {"KNOWN_TRUTH_OWN": "1"}
 SOURCE = PROGRAMS / "known_truth.ml"
 DEBIANS = [("trixie", "ocaml"), ("unstable", "ocaml")]
+ENDS = [("unstable", "ocaml")]
 FLAGS = ["-g", "-I", "+unix", "unix.cmxa"]
 
 
 def versions(places):
-    yield compiled(places, "Debian")
+    if places.here:
+        yield compiled(places, "Debian")
     for suite, package in DEBIANS:
         try:
             root = places.debian(suite, package)
+        except NotAnEnd:
+            continue
         except Missing as why:
             yield Version(f"Debian {suite}", [], SOURCE, missing=str(why))
             continue

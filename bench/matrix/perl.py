@@ -10,6 +10,7 @@ NAME = "Perl"
 INTERVAL = "16K"
 PROGRAM = PROGRAMS / "known_truth.pl"
 DEBIANS = ["bullseye", "trixie", "unstable"]
+ENDS = [("bullseye", "perl"), ("unstable", "perl")]
 NUMBER = ["-MConfig", "-e", "printf '%vd%s', $^V, $Config{usethreads} ? '' : ', no threads'"]
 
 

@@ -10,6 +10,7 @@ NAME = "R"
 INTERVAL = "16K"
 PROGRAM = PROGRAMS / "known_truth.R"
 DEBIANS = ["bullseye", "trixie", "unstable"]
+ENDS = [("bullseye", "r-base-core"), ("unstable", "r-base-core")]
 NUMBER = ["-e", "cat(format(getRversion()))"]
 # Functions have lines only if the file is read in this way.
 WITH_LINES = ["-e", "source(commandArgs(TRUE)[1], keep.source = TRUE)"]

@@ -4,26 +4,25 @@ Debian builds Ruby without YJIT and packages no 4.0 yet. One made from its sourc
 named like this, in the chroot of a Debian or without one: MATRIX_RUBIES=trixie:/opt/ruby4.0/bin/ruby,/another/ruby
 """
 
-import os
 import subprocess
 
-from bench.matrix.version import PROGRAMS, Missing, Version, first_line, from_debians
+from bench.matrix.version import PROGRAMS, Missing, Version, first_line, from_debians, named_in
 
 NAME = "Ruby"
 INTERVAL = "16K"
 PROGRAM = PROGRAMS / "known_truth.rb"
 DEBIANS = [("trixie", "3.3"), ("unstable", "3.3"), ("experimental", "3.4")]
+ENDS = [("experimental", "ruby3.4")]
 # The first method that is called twice is compiled.
 YJIT = ["--yjit", "--yjit-call-threshold=2"]
 
 
 def versions(places):
-    yield from found("/usr/bin/ruby", "Debian")
+    if places.here:
+        yield from found("/usr/bin/ruby", "Debian")
     yield from from_debians(places, PROGRAM, lambda short: f"ruby{short}", DEBIANS,
                             lambda short, suite, root: found(f"/usr/bin/ruby{short}", f"Debian {suite}", root))
-    for named in filter(None, os.environ.get("MATRIX_RUBIES", "").split(",")):
-        suite, _, ruby = named.rpartition(":")
-        yield from found(ruby, "built from source", places.debian(suite) if suite else None)
+    yield from named_in("MATRIX_RUBIES", places, lambda file, where, root: found(file, "built from source", root))
 
 
 def found(ruby, where, root=None):

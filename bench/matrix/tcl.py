@@ -1,18 +1,22 @@
 """Tcl: 8.6 and 9.0 of the Debians that have them."""
 
-from bench.matrix.version import PROGRAMS, Missing, Version, interpreter
+from bench.matrix.version import PROGRAMS, Missing, NotAnEnd, Version, interpreter
 
 NAME = "Tcl"
 INTERVAL = "16K"
 PROGRAM = PROGRAMS / "known_truth.tcl"
 DEBIANS = [("bullseye", "8.6"), ("trixie", "8.6"), ("trixie", "9.0"), ("unstable", "8.6"), ("unstable", "9.0")]
+ENDS = [("bullseye", "tcl8.6"), ("unstable", "tcl9.0")]
 
 
 def versions(places):
-    yield found("tclsh8.6", "Debian")
+    if places.here:
+        yield found("tclsh8.6", "Debian")
     for suite, short in DEBIANS:
         try:
             root = places.debian(suite, f"tcl{short}")
+        except NotAnEnd:
+            continue
         except Missing as why:
             yield Version(f"{short}, Debian {suite}", [], PROGRAM, missing=str(why))
             continue

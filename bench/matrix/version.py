@@ -10,6 +10,9 @@ A runtime is a file beside this one with
     OPTIONS = ["--runtime", "pypy"] optional: what `allocsample run` needs to join it
     OWN = {...}                     optional: variables under which the program prints the runtime's own live bytes
     OWN_HEAP = "java"               optional: those are of this heap alone
+    ENDS = [("unstable", "php8.6-cli")]
+                                    what `--ends` runs: the oldest and the newest version, unless tests/ run them. A Debian's suite and
+                                    package, ("PyPI", what `Places.has` is asked for), or ("here", "")
 
 and a program in programs/ that keeps to this protocol:
 
@@ -21,14 +24,24 @@ and a program in programs/ that keeps to this protocol:
 - Under the variables of OWN its JSON has `own_live_bytes` instead, the runtime's own figure.
 """
 
+import copy
 import os
 import re
 import shutil
 import subprocess
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# In ENDS these are no suites.
+NOT_DEBIANS = {"here", "PyPI"}
 PROGRAMS = Path(__file__).resolve().parent / "programs"
+# A mirror that is not updated keeps signed lists beyond the date that they name, and apt then refuses them.
+APT = ["-oAcquire::Check-Valid-Until=false", "-oAPT::Install-Recommends=false"]
+# For speed: what is installed here need not survive a loss of power, and nobody reads it.
+DPKG = ["force-unsafe-io", *(f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man"))]
 
 
 class Missing(Exception):
@@ -47,41 +60,125 @@ class Version:
     missing: str = ""  # why it cannot be had; the rest is then empty
 
 
+class NotAnEnd(Missing):
+    """It is neither the oldest nor the newest version, and only these are asked for."""
+
+
 class Places:
-    """Where versions are installed: `work` for packages of registries, and a chroot per Debian."""
+    """Where versions are installed: `work` for packages of registries, and a chroot per Debian. Several threads may ask.
+
+    With `ends`, pairs as in a runtime's ENDS, only they can be had, and not what this machine has installed.
+    """
 
     def __init__(self, work, chroots):
-        self.work, self.chroots = work, chroots
+        self.work, self.chroots, self.ends = work, chroots, None
+        self._mounted, self._installs = [], threading.Lock()
+
+    def only(self, ends):
+        """The same places, with nothing else than these."""
+        narrow = copy.copy(self)
+        narrow.ends = ends
+        return narrow
+
+    def has(self, registry, version):
+        """Whether a version is wanted that is not of a Debian. `("here", ...)` is installed on this machine."""
+        return self.ends is None or (registry, version) in self.ends
+
+    @property
+    def here(self):
+        """Whether what this machine has installed is wanted."""
+        return self.has("here", "")
+
+    def prepare(self, wanted):
+        """One chroot per Debian with all of these packages, at the same time. What fails is tried again one by one."""
+        packages = {}
+        for suite, package in wanted:
+            if suite in NOT_DEBIANS:
+                continue
+            base = base_of(suite)
+            packages.setdefault(base, (set(), set()))
+            packages[base][0].add(suite)
+            packages[base][1].add(package)
+        with ThreadPoolExecutor() as threads:
+            for base, (suites, names) in packages.items():
+                if not (self.chroots / base).exists():
+                    threads.submit(self._try_to_make, base, suites, names)
+
+    def _try_to_make(self, base, suites, packages):
+        try:
+            self._make(base, suites, packages)
+        except Missing:
+            pass
 
     def debian(self, suite, *packages):
-        """A Debian of that suite with these packages. Needs root and debootstrap. Experimental is a part of unstable."""
-        base = "unstable" if suite == "experimental" else suite
+        """A Debian of that suite with these packages. Needs root and mmdebstrap. Experimental is a part of unstable."""
+        if self.ends is not None and not any((suite, package) in self.ends for package in packages):
+            raise NotAnEnd(f"{suite} {' '.join(packages)}")
+        with self._installs:
+            return self._debian(suite, packages)
+
+    def _debian(self, suite, packages):
+        base = base_of(suite)
         root = self.chroots / base
-        if not (root / "usr/bin/env").exists():
-            if os.getuid() != 0:
-                raise Missing("needs root for debootstrap")
-            self._run("debootstrap", "--variant=minbase", base, str(root))
-        if base != suite:
-            sources = root / "etc/apt/sources.list"
-            more = [line.replace(base, suite) for line in sources.read_text().splitlines() if line.startswith("deb ")]
-            (sources.parent / f"sources.list.d/{suite}.list").write_text("\n".join(more) + "\n")
-        mounted = (root / "proc/self").exists()
-        if not mounted:
-            self._run("mount", "-t", "proc", "proc", str(root / "proc"))
+        if not root.exists():
+            self._make(base, {suite}, [])
+        self._mount(root)
         have = subprocess.run(["chroot", str(root), "dpkg", "-s", "base-files", *packages], capture_output=True)
         if have.returncode != 0:
             variables = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            # A mirror that is not updated keeps signed lists beyond the date that they name, and apt then refuses them.
-            update = ["apt-get", "-o", "Acquire::Check-Valid-Until=false", "update", "-qq"]
-            self._run("chroot", str(root), *update, env=variables)
-            self._run("chroot", str(root), "apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, env=variables)
+            if base != suite:
+                (root / f"etc/apt/sources.list.d/{suite}.list").write_text(source_of(suite) + "\n")
+            self._run("chroot", str(root), "apt-get", *APT, "update", "-qq", env=variables)
+            self._run("chroot", str(root), "apt-get", *APT, "install", "-y", "-qq", *packages, env=variables)
         return root
+
+    def _make(self, base, suites, packages):
+        if os.getuid() != 0:
+            raise Missing("needs root to install a Debian")
+        if shutil.which("mmdebstrap") is None:
+            raise Missing("mmdebstrap is not installed")
+        root = self.chroots / base
+        self.chroots.mkdir(parents=True, exist_ok=True)
+        sources = "\n".join(source_of(suite) for suite in sorted({base, *suites}, key=base.__ne__))
+        included = [f"--include={','.join(sorted(packages))}"] if packages else []
+        # Half made, it is not there: the name comes last.
+        with tempfile.TemporaryDirectory(dir=self.chroots, prefix=f".{base}.") as directory:
+            made = Path(directory) / base
+            options = ["--quiet", "--mode=root", "--variant=minbase", *included]
+            options += ["--aptopt=Acquire::Check-Valid-Until \"false\"", "--aptopt=APT::Install-Recommends \"false\""]
+            options += [f"--dpkgopt={option}" for option in DPKG]
+            self._run("mmdebstrap", *options, base, str(made), "-", input=sources)
+            made.rename(root)
+
+    def _mount(self, root):
+        if not (root / "proc/self").exists():
+            self._run("mount", "-t", "proc", "proc", str(root / "proc"))
+            self._mounted.append(root / "proc")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.unmount()
+
+    def unmount(self):
+        for mounted in self._mounted:
+            subprocess.run(["umount", "--lazy", str(mounted)], check=False)
 
     @staticmethod
     def _run(*command, **options):
         done = subprocess.run(command, capture_output=True, text=True, **options)
         if done.returncode != 0:
-            raise Missing(f"{command[0]} failed: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}")
+            said = done.stderr.strip() or done.stdout.strip() or "it says nothing"
+            raise Missing(f"{command[0]} failed: {said.splitlines()[-1]}")
+
+
+def base_of(suite):
+    return "unstable" if suite == "experimental" else suite
+
+
+def source_of(suite):
+    return f"deb http://deb.debian.org/debian {suite} main"
 
 
 def from_debians(places, program, package, debians, found):
@@ -89,6 +186,8 @@ def from_debians(places, program, package, debians, found):
     for suite, short in debians:
         try:
             root = places.debian(suite, package(short))
+        except NotAnEnd:
+            continue
         except Missing as why:
             yield Version(f"{short}, Debian {suite}", [], program, missing=str(why))
             continue
@@ -97,10 +196,13 @@ def from_debians(places, program, package, debians, found):
 
 def from_suites(places, program, package, suites, found):
     """The versions of a package that has the same name everywhere: `found(where, root)` yields those of one Debian."""
-    yield from found("Debian", None)
+    if places.here:
+        yield from found("Debian", None)
     for suite in suites:
         try:
             root = places.debian(suite, package)
+        except NotAnEnd:
+            continue
         except Missing as why:
             yield Version(f"Debian {suite}", [], program, missing=str(why))
             continue
@@ -109,6 +211,8 @@ def from_suites(places, program, package, suites, found):
 
 def named_in(variable, places, found):
     """Those that an environment variable names, as FILE or SUITE:FILE, where they lie in the chroot of that Debian."""
+    if not places.here:
+        return
     for named in filter(None, os.environ.get(variable, "").split(",")):
         suite, _, file = named.rpartition(":")
         yield from found(file, f"Debian {suite}" if suite else "built from source", places.debian(suite) if suite else None)

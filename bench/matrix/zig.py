@@ -9,10 +9,13 @@ NAME = "Zig"
 INTERVAL = "16K"
 PROGRAM = PROGRAMS / "known_truth.zig"
 VERSIONS = ["0.13.0", "0.15.2", "0.17.1"]
+ENDS = [("PyPI", "0.13.0"), ("PyPI", "0.17.1")]
 
 
 def versions(places):
     for number in VERSIONS:
+        if not places.has("PyPI", number):
+            continue
         where = places.work / f"zig-{number}"
         python = where / "bin/python"
         if not python.exists():
