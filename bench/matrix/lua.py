@@ -9,13 +9,17 @@ OWN = {"KNOWN_TRUTH_OWN": "1"}
 OWN_HEAP = "lua"
 PROGRAM = PROGRAMS / "known_truth.lua"
 NAMES = ["lua5.1", "lua5.2", "lua5.3", "lua5.4", "luajit"]
+ENDS = [("bullseye", "lua5.1"), ("unstable", "lua5.5"), ("unstable", "luajit")]
 DEBIANS = {"bullseye": NAMES, "trixie": NAMES, "unstable": [*NAMES[:-1], "lua5.5", NAMES[-1]]}
 
 
 def versions(places):
-    for name in NAMES:
+    for name in NAMES if places.here else []:
         yield from found(name, "Debian")
-    for suite, names in DEBIANS.items():
+    for suite, all_names in DEBIANS.items():
+        names = [name for name in all_names if places.has(suite, name)]
+        if not names:
+            continue
         try:
             root = places.debian(suite, *names)
         except Missing as why:
