@@ -7,8 +7,8 @@ INTERVAL = "16K"
 HEAP = "php"
 OWN = {"KNOWN_TRUTH_OWN": "1"}
 PROGRAM = PROGRAMS / "known_truth.php"
-DEBIANS = [("bullseye", "7.4"), ("trixie", "8.4"), ("unstable", "8.4"), ("unstable", "8.5"), ("unstable", "8.6")]
-ENDS = [("bullseye", "php7.4-cli"), ("unstable", "php8.6-cli")]
+DEBIANS = [("bullseye", "7.4"), ("trixie", "8.4"), ("unstable", "8.4"), ("unstable", "8.5"), ("experimental", "8.6")]
+ENDS = [("bullseye", "php7.4-cli"), ("experimental", "php8.6-cli")]
 NUMBER = ["-r", "echo PHP_VERSION, PHP_ZTS ? ' ZTS' : '';"]
 CACHE = ["-d", "opcache.enable_cli=1"]
 JIT = [*CACHE, "-d", "opcache.jit_buffer_size=64M", "-d", "opcache.jit=tracing"]

@@ -40,8 +40,9 @@ NOT_DEBIANS = {"here", "PyPI"}
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 # A mirror that is not updated keeps signed lists beyond the date that they name, and apt then refuses them.
 APT = ["-oAcquire::Check-Valid-Until=false", "-oAPT::Install-Recommends=false"]
-# For speed: what is installed here need not survive a loss of power, and nobody reads it.
-DPKG = ["force-unsafe-io", *(f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man"))]
+# For speed: what is installed here need not survive a loss of power, and nobody reads it. Directories stay: OpenJDK's packages make
+# links to manual pages.
+DPKG = ["force-unsafe-io", *(f"path-exclude=/usr/share/{name}/*/*" for name in ("doc", "locale", "man"))]
 
 
 class Missing(Exception):
