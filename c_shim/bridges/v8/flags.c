@@ -90,8 +90,8 @@ void v8_flags_stop_inlining(void)
 }
 
 /* Node.js keeps V8's flags open for `v8.setFlagsFromString`. Other programs may have them closed, and V8 then ends the process if one
- * is changed. */
+ * is changed. Without the numbers of scripts it is not known which code is from before. */
 bool v8_flags_are_open(void)
 {
-    return !v8_has_option("allocation-folding") && is_in_file("/proc/self/exe", "_ZN4node5StartEiPPc");
+    return v8.script_id != NULL && !v8_has_option("allocation-folding") && is_in_file("/proc/self/exe", "_ZN4node5StartEiPPc");
 }

@@ -376,7 +376,6 @@ static bool find_functions(void)
         {&v8.after_gc, "_ZN2v87Isolate21AddGCEpilogueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_S2_"},
         {&v8.not_before_gc, "_ZN2v87Isolate24RemoveGCPrologueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_"},
         {&v8.not_after_gc, "_ZN2v87Isolate24RemoveGCEpilogueCallbackEPFvPS0_NS_6GCTypeENS_15GCCallbackFlagsEPvES4_"},
-        {&v8.script_id, "_ZNK2v813UnboundScript5GetIdEv"},
         {&v8.watch_code, "_ZN2v87Isolate22SetJitCodeEventHandlerENS_19JitCodeEventOptionsEPFvPKNS_12JitCodeEventEE"},
         {&v8.statistics_begin, "_ZN2v814HeapStatisticsC1Ev"},
         {&v8.statistics_of, "_ZN2v87Isolate17GetHeapStatisticsEPNS_14HeapStatisticsE"},
@@ -390,6 +389,7 @@ static bool find_functions(void)
         return false;
     v8_scope_prepare();
     v8_recompile_prepare();
+    *(void **)&v8.script_id = dlsym(RTLD_DEFAULT, "_ZNK2v813UnboundScript5GetIdEv");
     *(void **)&v8.collect = dlsym(RTLD_DEFAULT, "_ZN2v87Isolate21LowMemoryNotificationEv");
     *(void **)&v8.write_utf8 = dlsym(RTLD_DEFAULT, "_ZNK2v86String9WriteUtf8EPNS_7IsolateEPciPii");
     *(void **)&v8.write_utf8_v2 = dlsym(RTLD_DEFAULT, "_ZNK2v86String11WriteUtf8V2EPNS_7IsolateEPcmiPm");

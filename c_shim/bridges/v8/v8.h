@@ -23,6 +23,7 @@ struct v8_functions {
     void (*after_gc)(void *isolate, v8_gc_callback *callback, void *data, int types);
     void (*not_before_gc)(void *isolate, v8_gc_callback *callback, void *data);
     void (*not_after_gc)(void *isolate, v8_gc_callback *callback, void *data);
+    /* v8::UnboundScript::GetId. NULL: not exported. */
     int (*script_id)(const void *unbound_script);
     void (*watch_code)(void *isolate, int options, void (*handler)(const void *event));
     void (*statistics_begin)(void *statistics);
