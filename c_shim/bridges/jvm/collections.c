@@ -373,6 +373,11 @@ void jvm_collections_pause_begins(uint64_t now_ns)
     pause_begin_ns = now_ns;
 }
 
+bool jvm_collections_are_concurrent(void)
+{
+    return atomic_load_explicit(&is_ready, memory_order_acquire) && marking != MARKING_UNKNOWN;
+}
+
 struct jvm_pause jvm_collections_pause_ends(void)
 {
     struct jvm_pause pause = {.kind = ALLOCSAMPLE_MINOR};

@@ -22,5 +22,7 @@ HIDDEN void jvm_collections_pause_begins(uint64_t now_ns);
 
 /* Call before the Java threads resume, on the thread that called jvm_collections_pause_begins. */
 HIDDEN struct jvm_pause jvm_collections_pause_ends(void);
+/* Whether the collector marks while the program runs, and it is known when. */
+HIDDEN bool jvm_collections_are_concurrent(void);
 
 #endif

@@ -9,6 +9,7 @@
  * also collects on request, and looks for requests, since an idle JVM has no other thread that does. */
 #define _GNU_SOURCE
 #include "deaths.h"
+#include "collections.h"
 #include "kit/lock.h"
 #include "kit/memory.h"
 #include "layout.h"
@@ -72,7 +73,7 @@ static bridge_lock thread_lock;
 /* Changes when there is work; a futex. */
 static _Atomic(uint32_t) bell;
 static _Atomic(bool) is_collected, is_fully_collected, is_wanted;
-static _Atomic(uint64_t) requested_since_ns, collections;
+static _Atomic(uint64_t) requested_since_ns, collections, examined_until_ns;
 
 /* ---- lists ---- */
 
@@ -221,8 +222,10 @@ static void ring(void)
     errno = error;
 }
 
-void jvm_deaths_collected(uint32_t kind)
+void jvm_deaths_collected(uint32_t kind, uint64_t examined_ns)
 {
+    if (examined_ns != 0)
+        atomic_store_explicit(&examined_until_ns, examined_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&collections, 1, memory_order_relaxed);
     if (kind == ALLOCSAMPLE_MAJOR)
         atomic_store_explicit(&is_fully_collected, true, memory_order_relaxed);
@@ -243,11 +246,25 @@ uint64_t jvm_deaths_requested_since(void)
     return atomic_load_explicit(&requested_since_ns, memory_order_relaxed);
 }
 
+/* Shenandoah may answer as soon as the collection begins, if another one has just ended: it wakes whoever waits for that one, and
+ * compares numbers that a collection gets at its beginning. So it is asked again until a marking that began later has ended. */
+static bool force_collection(uint64_t since_ns)
+{
+    enum { ATTEMPTS = 3 };
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        if (CALL(jvmti, FORCE_GARBAGE_COLLECTION, (environment), jvmti) != 0)
+            return false;
+        if (!jvm_collections_are_concurrent() || atomic_load_explicit(&examined_until_ns, memory_order_relaxed) >= since_ns)
+            break;
+    }
+    return true;
+}
+
 static void collect(environment jni)
 {
-    uint64_t before = atomic_load_explicit(&collections, memory_order_relaxed);
-    atomic_store_explicit(&requested_since_ns, hooks->now_ns(), memory_order_relaxed);
-    bool is_done = CALL(jvmti, FORCE_GARBAGE_COLLECTION, (environment), jvmti) == 0;
+    uint64_t before = atomic_load_explicit(&collections, memory_order_relaxed), now = hooks->now_ns();
+    atomic_store_explicit(&requested_since_ns, now, memory_order_relaxed);
+    bool is_done = force_collection(now);
     atomic_store_explicit(&requested_since_ns, 0, memory_order_relaxed);
     /* A JVM without a collector (Epsilon) says yes and does nothing. */
     is_done = is_done && atomic_load_explicit(&collections, memory_order_relaxed) != before;

@@ -14,8 +14,9 @@ HIDDEN void jvm_deaths_end(void);
 /* Reports from now on when the object dies. On a Java thread, where Java code may run. False: it cannot. */
 HIDDEN bool jvm_deaths_watch(environment jni, void *object, allocsample_id sample);
 
-/* A collection has ended. In a pause, where no JVM function may be called. */
-HIDDEN void jvm_deaths_collected(uint32_t kind);
+/* A collection has ended, which has examined all objects from before `examined_ns`; 0: it is not known to have examined all of any
+ * time. In a pause, where no JVM function may be called. */
+HIDDEN void jvm_deaths_collected(uint32_t kind, uint64_t examined_ns);
 
 /* Reports all deaths of before. On a Java thread, the last time that the JVM can be asked. */
 HIDDEN void jvm_deaths_at_exit(environment jni);

@@ -268,6 +268,7 @@ static void on_gc_finish(environment env)
 {
     (void)env;
     struct jvm_pause pause = jvm_collections_pause_ends();
+    uint64_t examined_ns = pause.kind == ALLOCSAMPLE_MAJOR ? pause.since_ns : 0;
     uint64_t forced_ns = jvm_deaths_requested_since();
     if (forced_ns != 0 && pause.kind != ALLOCSAMPLE_MAJOR)
         pause = (struct jvm_pause){ALLOCSAMPLE_MAJOR, forced_ns};
@@ -282,7 +283,7 @@ static void on_gc_finish(environment env)
         .values = looked_until,
     };
     hooks->gc(heap, &gc);
-    jvm_deaths_collected(pause.kind);
+    jvm_deaths_collected(pause.kind, examined_ns);
 }
 
 /* ---- start ---- */
