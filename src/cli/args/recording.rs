@@ -228,7 +228,7 @@ pub struct Attach {
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<RunningRuntime>,
 
-    /// Node.js: name functions that V8 inlines, for which V8 compiles its code again if its heap has less than 256 MiB;
+    /// Node.js: name functions that V8 inlines, for which V8 compiles its code again if its heap has less than 64 MiB;
     /// the same whatever the size of the heap, with a pause as for several full collections; or charge their objects to
     /// their callers and leave the code alone [default: named]
     #[arg(long, value_name = "HOW")]
