@@ -357,7 +357,10 @@ static bool are_names_wanted(void)
 
 bool v8_sampler_lacks_names(const struct v8_sampler *sampler)
 {
-    return sampler->inlined == NULL && sampler->is_running && are_names_wanted() && v8_draws_are_known() &&
+    /* To start V8's CPU profiler takes longer than some programs do that allocate little. */
+    enum { FEWEST_SAMPLES = 2 };
+    bool is_worth_it = sampler->older != NULL || sampler->draws.highest >= FEWEST_SAMPLES;
+    return sampler->inlined == NULL && sampler->is_running && are_names_wanted() && v8_draws_are_known() && is_worth_it &&
            v8_scope_is_found();
 }
 
