@@ -4,21 +4,11 @@
 #include "../../c_shim/bridges/v8/draws.c"
 #include "../../c_shim/bridges/v8/joined.h"
 #include "check.h"
+#include "v8_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-static uint64_t state = 88172645463325252u;
-
-static uint64_t below(uint64_t bound)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % bound;
-}
 
 /* ---- stacks ---- */
 
@@ -90,13 +80,6 @@ static void deep_stacks_are_cut(void)
 
 /* ---- draws ---- */
 
-static void *map_own(size_t bytes)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
-}
-
-const struct shim_services shim_services = {.map_own = map_own};
 static uint64_t noticed;
 
 static void notice(void *user)

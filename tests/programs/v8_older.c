@@ -3,28 +3,10 @@
 #define _GNU_SOURCE
 #include "../../c_shim/bridges/v8/older.c"
 #include "check.h"
+#include "v8_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-
-static uint64_t state = 88172645463325252u;
-
-static uint64_t below(uint64_t bound)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % bound;
-}
-
-static void *map_own(size_t bytes)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
-}
-
-const struct shim_services shim_services = {.map_own = map_own};
 
 enum { FUNCTIONS = 200 };
 
@@ -72,7 +54,7 @@ static void age_is_that_of_a_model(void)
     }
 }
 
-/* Then nothing is said of any function: all stay old. */
+/* When the table is full, every function counts as old. */
 static void too_many_functions_are_all_old(void)
 {
     struct v8_older older;
