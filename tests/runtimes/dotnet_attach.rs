@@ -29,7 +29,7 @@ fn assert_ends(running: Attached) {
 }
 
 /// Before .NET 10 the runtime reports small objects at fixed distances. Where sizes are random the errors were those of random samples:
-/// 1.0 standard errors, root mean square of 100 figures. 6 of them leave room for what is not random.
+/// 1.0 standard errors (root mean square of 100 figures). A bound of 6 leaves room for the part that is not random.
 #[track_caller]
 fn assert_mix(profile: &Profile, answer: &str) {
     let known = answer

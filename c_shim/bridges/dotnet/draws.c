@@ -59,7 +59,7 @@ static void tell(const struct drawn *drawn, uint64_t interval)
     errno = before;
 }
 
-/* The interval that is asked for now; 0: none, and the runtime goes on. */
+/* The current interval. 0: sampling is off, although the runtime's events continue. */
 static uint64_t asked_interval(void)
 {
     allocsample_counters asked = {.size = sizeof asked};

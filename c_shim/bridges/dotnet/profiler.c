@@ -312,7 +312,7 @@ static bool query(clr_object object, const uint8_t *interface, clr_object *answe
     return CLR(object, CLR_QUERY_INTERFACE, (clr_object, const uint8_t *, clr_object *), interface, answer) >= 0;
 }
 
-/* Whether the runtime's own interval is as long as what is asked for now. */
+/* Whether the current interval is as long as the runtime's own, or longer. */
 static bool own_interval_will_do(void)
 {
     allocsample_status status = {.size = sizeof status};

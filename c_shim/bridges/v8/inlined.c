@@ -216,7 +216,7 @@ static bool is_in_old_code(const struct v8_inlined *inlined, const struct draw *
     return innermost < draw->depth && draw->begin_us < frames[innermost].old_until_us;
 }
 
-/* If much of what is drawn is in old code, and that is not just because V8 has had no time to compile again. */
+/* Many draws are in old code, although V8 has had time to compile it again. */
 static void note_old_code(const struct v8_inlined *inlined, size_t old, size_t all)
 {
     enum { SHARE = 16, COMPILING_US = 2000 * 1000 };

@@ -134,7 +134,7 @@ HIDDEN void v8_older_end(struct v8_older *older);
 HIDDEN void v8_older_add(struct v8_older *older, uint64_t place);
 /* V8 has compiled it with optimization. */
 HIDDEN void v8_older_is_compiled(struct v8_older *older, uint64_t place, int64_t now_us);
-/* What is drawn from then on is in no old code. */
+/* V8 has discarded all old code: no later draw is in any. */
 HIDDEN void v8_older_all_are_new(struct v8_older *older, int64_t since_us);
 /* Until when a draw in this function may have been in old code: 0 for ever new, INT64_MAX for still old. */
 HIDDEN int64_t v8_older_until_us(const struct v8_older *older, uint64_t place);
