@@ -9,6 +9,7 @@ mod growing;
 mod harmless;
 mod http;
 mod inherited;
+mod jvm;
 mod memory;
 mod output_bound;
 mod output_file;

@@ -10,7 +10,7 @@ use crate::support::{Program, compile, is_installed, skip, truth};
 /// `Monitored.arraysOfPhase` makes objects of as many bytes.
 const BYTES: f64 = 1000.0;
 
-fn start(home: &Path, options: &[&str]) -> Attached {
+pub(super) fn start(home: &Path, options: &[&str]) -> Attached {
     let room = compile::java_by(&home.join("bin/javac"), "Monitored.java");
     let mut command = Command::new(home.join("bin/java"));
     command.args(options).arg("Monitored");

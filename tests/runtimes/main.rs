@@ -14,6 +14,7 @@ mod jvm;
 mod jvm_attach;
 mod jvm_heap;
 mod jvm_idle;
+mod jvm_memory;
 mod jvm_sampling;
 mod jvm_stacks;
 mod jvm_start;

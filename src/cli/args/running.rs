@@ -220,6 +220,7 @@ impl std::str::FromStr for Label {
 Examples:
   allocsample memory app.allocsample
   allocsample memory 4711
+  allocsample memory 4711 --jvm
   allocsample memory 4711 --format json | jq .last.unexplained_bytes")]
 pub struct Memory {
     /// The profile, or the pid of a process; one that does not run under the agent has only the kernel's names
@@ -237,6 +238,11 @@ pub struct Memory {
     /// Maximum number of innermost frames shown of each place; JSON has all
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub frames: usize,
+
+    /// Also ask the JVM with this pid for its native memory by category, as `jcmd PID VM.native_memory` does: it must have been
+    /// started with -XX:NativeMemoryTracking=summary
+    #[arg(long)]
+    pub jvm: bool,
 }
 
 /// Watch which functions hold memory while a program runs

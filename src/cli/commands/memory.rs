@@ -1,29 +1,42 @@
 //! `allocsample memory`: where all resident memory of a process is.
 
+use std::io::{self, Write};
 use std::path::Path;
 
 use allocsample_heapwalk::{Contents, Heap, Process};
 use allocsample_profile::{MemoryMap, Profile};
 use allocsample_report::ledger::{self, Options, Walked};
-use allocsample_report::{Ledger, Width};
+use allocsample_report::{Ledger, Width, units};
 use allocsample_residency::{Source, Steady};
 use anyhow::bail;
+use serde_json::json;
 
 use crate::args::{Format, Memory};
-use crate::exit::{self, Ending};
+use crate::exit::{self, Ending, Usage};
+use crate::jvm::Category;
 use crate::running::Found;
-use crate::{memory, output_file, profiles, running, terminal};
+use crate::{jvm, memory, output_file, profiles, running, terminal};
 
 /// Prints the ledger.
 pub fn run(arguments: &Memory) -> anyhow::Result<Ending> {
     let what = &arguments.what;
     // A runtime that maps memory for its own heap is the owner, whatever the language does.
     profiles::keep_all_frames();
+    if arguments.jvm && arguments.format == Format::Csv {
+        return Err(
+            Usage("--jvm has figures of its own: take --format text or json".to_owned()).into(),
+        );
+    }
     // A process is read before its profile, which then knows all that happened until the reading.
+    let mut categories = None;
     let (mut profile, now) = match what.parse::<u32>() {
         Ok(pid) => {
             let now = Now::read(pid)?;
+            categories = arguments.jvm.then(|| jvm::categories(pid)).transpose()?;
             (of_process(pid)?, Some(now))
+        }
+        Err(_) if arguments.jvm => {
+            return Err(Usage("--jvm asks a running process: give its pid".to_owned()).into());
         }
         Err(_) => {
             let path = Path::new(what);
@@ -45,7 +58,11 @@ pub fn run(arguments: &Memory) -> anyhow::Result<Ending> {
     };
     match arguments.format {
         Format::Json => {
-            output_file::write_json(&ledger::to_json(&profile, &peak, &last))?;
+            let mut answer = ledger::to_json(&profile, &peak, &last);
+            if let (Some(categories), Some(answer)) = (&categories, answer.as_object_mut()) {
+                answer.insert("jvm_native_memory".to_owned(), json!(categories));
+            }
+            output_file::write_json(&answer)?;
         }
         Format::Csv => {
             output_file::write_stdout(|out| Ok(ledger::write_csv(&peak, &last, out)?))?;
@@ -57,11 +74,32 @@ pub fn run(arguments: &Memory) -> anyhow::Result<Ending> {
             options.is_now = is_now;
             output_file::write_stdout(|out| {
                 writeln!(out, "{}", about(&profile))?;
-                Ok(ledger::write(&profile, &peak, &last, &options, out)?)
+                ledger::write(&profile, &peak, &last, &options, out)?;
+                Ok(write_categories(
+                    categories.as_deref().unwrap_or_default(),
+                    out,
+                )?)
             })?;
         }
     }
     Ok(Ending::SUCCESS)
+}
+
+/// Committed memory is what the JVM may touch, so that it is more than what is resident.
+fn write_categories(categories: &[Category], out: &mut dyn Write) -> io::Result<()> {
+    if categories.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n   committed    reserved   by the JVM's own count (Native Memory Tracking), now"
+    )?;
+    for category in categories {
+        let of = |bytes: u64| units::bytes(bytes as f64);
+        let (committed, reserved) = (of(category.committed_bytes), of(category.reserved_bytes));
+        writeln!(out, "{committed:>12}{reserved:>12}   {}", category.name)?;
+    }
+    Ok(())
 }
 
 fn about(profile: &Profile) -> String {
