@@ -4,7 +4,7 @@ import pathlib
 import shutil
 
 from bench.runtimes import programs
-from bench.runtimes.programs import cell
+from bench.runtimes.programs import Own, cell
 
 INTERVALS = ("512K", "64K", "32K")
 SETUPS = ("empty", "tag", "ours")
@@ -24,8 +24,8 @@ def setups(runtime, agent, sampler):
     for interval in INTERVALS:
         mean = int(interval.removesuffix("K")) * 1024
         made += [
-            (f"{interval}, empty", runtime.command((f"-agentpath:{sampler}={mean}",)), {}),
-            (f"{interval}, tag", runtime.command((f"-agentpath:{sampler}={mean},tag",)), {}),
+            (f"{interval}, empty", runtime.command(Own("", (f"-agentpath:{sampler}={mean}",))), {}),
+            (f"{interval}, tag", runtime.command(Own("", (f"-agentpath:{sampler}={mean},tag",))), {}),
             (f"{interval}, ours", runtime.command(), runtime.under_agent(agent, interval)),
         ]
     return made

@@ -1,5 +1,7 @@
 """Programs of the runtimes, and how one is run."""
 
+import dataclasses
+import glob
 import json
 import os
 import pathlib
@@ -8,26 +10,56 @@ import subprocess
 import sys
 import tempfile
 
+from bench.installed import environment_with, package_version
 from bench.pairing import Spread
+from bench.servers import Skip
 from bench.tools import ROOT
 
 INPUTS = ROOT / "bench/inputs"
 # Profilers that note each object take ten times as long as the program.
 ROUNDS_OF_OWN = 2
-OWN = "own"
-JFR = ("-XX:StartFlightRecording=settings=profile,filename=own.jfr",)
 TREES = ("java", "-XX:+UseSerialGC", "-Xmn64m", "-Xmx512m", "-cp", "{scratch}", "Trees", "40")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Own:
+    """A profiler of the runtime's own, or the one that its users take: the command instead of the plain one, or its options in
+    front of the program, and variables."""
+
+    name: str
+    options: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+JFR = Own("JFR, settings=profile", ("-XX:StartFlightRecording=settings=profile,filename=own.jfr",))
+TRACEMALLOC = Own("tracemalloc, 1 frame", ("-X", "tracemalloc=1"))
+# Keeps what is alive with its stack, as a profiler does. A word is 8 bytes.
+MEMPROF = """let live = Hashtbl.create 1000
+let keep (it : Gc.Memprof.allocation) = Hashtbl.replace live it it.size; Some it
+let drop it = Hashtbl.remove live it
+let tracker = { Gc.Memprof.null_tracker with alloc_minor = keep; alloc_major = keep; dealloc_minor = drop; dealloc_major = drop }
+let () = Gc.Memprof.start ~sampling_rate:(1. /. 65536.) ~callstack_size:100 tracker
+"""
+# What dotnet-trace asks for with its profile gc-verbose: events of collections, and AllocationTick.
+EVENT_PIPE = Own("EventPipe, gc-verbose", variables={
+    "DOTNET_EnableEventPipe": "1",
+    "DOTNET_EventPipeOutputPath": "own.nettrace",
+    "DOTNET_EventPipeConfig": "Microsoft-Windows-DotNETRuntime:0x8003:5",
+})
+
+
 class Runtime:
-    """A program of a runtime. `options` are the profiler's own, in front of the program."""
+    """A program of a runtime, and profilers that are there to be compared with."""
 
-    def __init__(self, name, program, *arguments, needs=None, own=None, own_name="", variables=None):
+    def __init__(self, name, program, *arguments, needs=None, own=(), variables=None):
         self.name, self.program, self.arguments, self.needs = name, program, arguments, needs or program
-        self.own, self.own_name, self.variables = own, own_name, variables or {}
+        self.own, self.variables = tuple(it for it in own if it is not None), variables or {}
 
-    def command(self, options=()):
-        return [self.program, *options, *self.arguments]
+    def command(self, own=None):
+        if own is not None and own.command:
+            return [*own.command, *self.arguments]
+        return [self.program, *(own.options if own else ()), *self.arguments]
 
     def under_agent(self, agent, interval):
         """Its environment."""
@@ -43,46 +75,69 @@ def python():
     return "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else "python3"
 
 
-def words(rounds):
+def memray(scratch):
+    """None if it cannot be had."""
+    try:
+        inside = environment_with(python(), ["memray"], str(scratch / "memray"))
+    except Skip as why:
+        print(f"bench-runtimes: memray is left out: {why}", file=sys.stderr)
+        return None
+    command = (inside, "-m", "memray", "run", "-q", "-f", "--trace-python-allocators", "-o", "own.bin")
+    return Own(f"memray {package_version(inside, 'memray')}, Python's allocators too", command=command)
+
+
+def xdebug():
+    """PHP's profiler of functions, with time and memory; None if it is not installed."""
+    found = glob.glob("/usr/lib/php/*/xdebug.so")
+    options = (f"-dzend_extension={found[0]}", "-dxdebug.mode=profile", "-dxdebug.output_dir=.") if found else ()
+    return Own("Xdebug, mode=profile", options) if found else None
+
+
+def words(rounds, *own):
     """CPython's program."""
-    own = {"own": ("-X", "tracemalloc=1"), "own_name": "tracemalloc, 1 frame"}
-    return Runtime("CPython", python(), input_of("words.py"), str(rounds), **own)
+    return Runtime("CPython", python(), input_of("words.py"), str(rounds), own=(TRACEMALLOC, *own))
 
 
-def json_tool(scratch):
+def json_tool(scratch, *own):
     """A program of CPython's own library."""
-    own = {"own": ("-X", "tracemalloc=1"), "own_name": "tracemalloc, 1 frame"}
-    return Runtime("CPython, json.tool", python(), "-m", "json.tool", str(scratch / "people.json"), "indented.json", **own)
+    arguments = ("-m", "json.tool", str(scratch / "people.json"), "indented.json")
+    return Runtime("CPython, json.tool", python(), *arguments, own=(TRACEMALLOC, *own))
 
 
 def trees(scratch, name, calls):
     """GCBench's binary trees, so many calls below main."""
     arguments = [argument.format(scratch=scratch) for argument in TREES]
-    return Runtime(name, *arguments, str(calls), needs="javac", own=JFR, own_name="JFR, settings=profile")
+    return Runtime(name, *arguments, str(calls), needs="javac", own=[JFR])
 
 
 def runtimes(scratch):
+    noted_by_ruby = Own("ObjectSpace, each object", ("-robjspace", f"-r{scratch}/trace"))
+    noted_by_mono = Own("log profiler, each object", (f"--profile=log:alloc,maxframes=8,output={scratch}/own.mlpd",))
+    has_mono_log = os.path.exists("/usr/lib/libmono-profiler-log.so")
+    of_python = memray(scratch)
     return [
-        words(600),
-        json_tool(scratch),
+        words(600, of_python),
+        json_tool(scratch, of_python),
         Runtime("PyPy", "pypy3", input_of("words.py"), "900", variables={"ALLOCSAMPLE_RUNTIME": "pypy"}),
-        Runtime("JVM", "java", "-XX:+UseSerialGC", "-cp", str(scratch), "Words", "3000", needs="javac",
-                own=JFR, own_name="JFR, settings=profile"),
+        Runtime("JVM", "java", "-XX:+UseSerialGC", "-cp", str(scratch), "Words", "3000", needs="javac", own=[JFR]),
         trees(scratch, "JVM, binary trees", 25),
         Runtime("Node.js", "node", input_of("words.js"), "1200",
-                own=("--heap-prof", "--heap-prof-interval=524288"), own_name="--heap-prof at 512 KiB"),
-        Runtime("Ruby", "ruby", input_of("words.rb"), "600",
-                own=("-robjspace", f"-r{scratch}/trace"), own_name="ObjectSpace, each object"),
-        Runtime("PHP", "php", input_of("words.php"), "3000"),
+                own=[Own("--heap-prof at 512 KiB", ("--heap-prof", "--heap-prof-interval=524288"))]),
+        Runtime("Ruby", "ruby", input_of("words.rb"), "600", own=[noted_by_ruby]),
+        Runtime("PHP", "php", input_of("words.php"), "3000", own=[xdebug()]),
         Runtime("Perl", "perl", input_of("words.pl"), "400"),
-        Runtime("R", "Rscript", input_of("words.R"), "300"),
+        Runtime("R", "Rscript", input_of("words.R"), "300",
+                own=[Own("Rprofmem, each vector", variables={"R_PROFILE_USER": f"{scratch}/own.R"})]),
         Runtime("Tcl", "tclsh", input_of("words.tcl"), "1000"),
         Runtime("Lua 5.4", "lua5.4", input_of("words.lua"), "1500"),
         Runtime("LuaJIT", "luajit", input_of("words.lua"), "3000"),
-        Runtime("OCaml", str(scratch / "words"), "900", needs="ocamlopt"),
-        Runtime("Mono", "mono", str(scratch / "words.exe"), "200", needs="mcs",
-                own=(f"--profile=log:alloc,maxframes=8,output={scratch}/own.mlpd",), own_name="log profiler, each object"),
-        Runtime(".NET", "dotnet", "exec", "--runtimeconfig", f"{scratch}/words.runtimeconfig.json", f"{scratch}/words.exe", "900"),
+        Runtime("OCaml", str(scratch / "words"), "900", needs="ocamlopt",
+                own=[Own("Gc.Memprof at 512 KiB", command=(str(scratch / "words_memprof"),))]),
+        Runtime("Erlang", "erl", "+S", "1", "-noshell", "-pa", str(scratch), "-run", "words", "main", "600", needs="erlc"),
+        Runtime("D", str(scratch / "words_of_d"), "600", needs="gdc"),
+        Runtime("Mono", "mono", str(scratch / "words.exe"), "200", needs="mcs", own=[noted_by_mono if has_mono_log else None]),
+        Runtime(".NET", "dotnet", "exec", "--runtimeconfig", f"{scratch}/words.runtimeconfig.json", f"{scratch}/words.exe", "900",
+                own=[EVENT_PIPE]),
         Runtime("Guile (libgc)", "guile", "--no-auto-compile", input_of("words.scm"), "150"),
     ]
 
@@ -101,8 +156,15 @@ def prepare(scratch):
     (scratch / "words.runtimeconfig.json").write_text(json.dumps({"runtimeOptions": settings}))
     if shutil.which("ocamlopt"):
         shutil.copy(INPUTS / "words.ml", scratch)
-        subprocess.run(["ocamlopt", "-g", "-o", "words", "words.ml"], cwd=scratch, check=True)
+        (scratch / "memprof.ml").write_text(MEMPROF)
+        for name, files in (("words", ["words.ml"]), ("words_memprof", ["memprof.ml", "words.ml"])):
+            subprocess.run(["ocamlopt", "-g", "-o", name, *files], cwd=scratch, check=True)
+    if shutil.which("erlc"):
+        subprocess.run(["erlc", "-o", scratch, INPUTS / "words.erl"], check=True)
+    if shutil.which("gdc"):
+        subprocess.run(["gdc", "-O2", "-g", "-shared-libphobos", "-o", scratch / "words_of_d", INPUTS / "words.d"], check=True)
     (scratch / "trace.rb").write_text("ObjectSpace.trace_object_allocations_start\n")
+    (scratch / "own.R").write_text('utils::Rprofmem("own.txt")\n')
 
 
 def shim(scratch, name, *flags):
@@ -140,11 +202,11 @@ def measure(runtime, setups, rounds):
     wanted = run(*setups[0][1:])[1]
     for turn in range(rounds):
         spent = dict.fromkeys(ratios, 0.0) | {setups[0][0]: 0.0}
-        now = [setup for setup in setups if setup[0] != OWN or turn < ROUNDS_OF_OWN]
+        now = [setup for setup in setups if not isinstance(setup[0], Own) or turn < ROUNDS_OF_OWN]
         for name, command, variables in [*now, *reversed(now)]:
             seconds, lines = run(command, variables)
             if lines != wanted:
-                sys.exit(f"bench-runtimes: {runtime.name} under {name} prints something else")
+                sys.exit(f"bench-runtimes: {runtime.name} under {getattr(name, 'name', name)} prints something else")
             spent[name] += seconds
         for name, values in ratios.items():
             if spent[name] > 0:
