@@ -58,6 +58,15 @@ static void *find_definition(const char *name)
     return NULL;
 }
 
+/* A plugin with such functions may not be in the global scope, and ours are then the first. */
+void shim_find_definitions(struct shim_redirection *rows, size_t count)
+{
+    for (struct shim_redirection *row = rows; row < rows + count; row++) {
+        void *found = find_definition(row->name);
+        row->next = found != NULL && shim_same_object(found, &is_late) ? NULL : found;
+    }
+}
+
 bool shim_prepare_late(void)
 {
     struct shim_object own;

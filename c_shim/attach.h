@@ -29,6 +29,9 @@ HIDDEN bool shim_is_late(void);
 /* The next function `name`, or NULL if it is not redirected. */
 HIDDEN void *shim_late_symbol(const char *name);
 
+/* See services.h. */
+HIDDEN void shim_find_definitions(struct shim_redirection *rows, size_t count);
+
 /* Puts our functions into all slots. Any thread that holds no lock of the loader. */
 HIDDEN void shim_redirect(struct shim_pass *pass);
 /* Puts the next functions back. Blocks that we counted are freed by the next allocator, which they came from. */

@@ -11,6 +11,7 @@
  * since nobody may take the loader's right to write from under it. The next pass finds it read-only. */
 #define _GNU_SOURCE
 #include "attach.h"
+#include "dynamic.h"
 #include "redirect.h"
 
 #include <dlfcn.h>
@@ -42,96 +43,57 @@ struct job {
     struct shim_pass pass;
 };
 
-/* The parts of a loaded object that a pass needs. */
-struct object {
-    uintptr_t bias;
-    const ElfW(Sym) *symbols;
-    const char *names;
-    uintptr_t relro_start, relro_end;
-    const ElfW(Phdr) *segments;
-    size_t segment_count;
-    const ElfW(Rela) *tables[2];
-    size_t counts[2];
+/* ---- what is redirected ---- */
+
+/* Functions that a bridge stands before. A list stays for ever, and counts while it is on. */
+#define LISTS 4
+static struct list {
+    struct shim_redirection *rows;
+    size_t count;
+    bool is_on;
+    bool has_other; /* some object has such functions that are not the next ones */
+} lists[LISTS];
+static size_t list_count;
+
+/* What is to be done with slots of one function. */
+struct redirected {
+    const void *own, *next;
+    /* Nobody knows which function the slot of a library will come to hold. */
+    bool is_ambiguous;
+    /* The library that defines the function calls it by its slot, too. */
+    bool is_called_at_home;
 };
 
-static bool is_ours(const struct dl_phdr_info *info)
+static bool is_named(const char *name, const char *other)
 {
-    for (size_t i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-        uintptr_t at = (uintptr_t)shim_functions - (info->dlpi_addr + segment->p_vaddr);
-        if (segment->p_type == PT_LOAD && at < segment->p_memsz)
-            return true;
+    /* Almost every name is told apart by its first letters. */
+    return name[0] == other[0] && name[1] == other[1] && strcmp(name, other) == 0;
+}
+
+static bool find_in_lists(const struct job *job, const char *name, struct redirected *found)
+{
+    for (const struct list *list = lists; list < lists + list_count; list++) {
+        for (const struct shim_redirection *row = list->rows; row < list->rows + list->count; row++) {
+            if (!is_named(row->name, name))
+                continue;
+            *found = (struct redirected){row->own, row->next, list->has_other, true};
+            return row->next != NULL && (list->is_on || job->direction == RESTORE);
+        }
     }
     return false;
 }
 
-static bool read_object(const struct dl_phdr_info *info, uintptr_t page_bytes, struct object *object)
-{
-    *object = (struct object){
-        .bias = info->dlpi_addr, .segments = info->dlpi_phdr, .segment_count = info->dlpi_phnum};
-    const ElfW(Dyn) *dynamic = NULL;
-    for (size_t i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-        uintptr_t start = info->dlpi_addr + segment->p_vaddr;
-        uintptr_t end = start + segment->p_memsz;
-        if (segment->p_type == PT_DYNAMIC) {
-            dynamic = (const ElfW(Dyn) *)start;
-        } else if (segment->p_type == PT_GNU_RELRO) {
-            /* Rounded as the loader does. */
-            object->relro_start = start & ~(page_bytes - 1);
-            object->relro_end = end & ~(page_bytes - 1);
-        }
-    }
-    if (dynamic == NULL)
-        return false;
-    size_t bytes[2] = {0, 0};
-    size_t relative = 0;
-    for (; dynamic->d_tag != DT_NULL; dynamic++) {
-        uintptr_t value = dynamic->d_un.d_val;
-        /* The loader has relocated these words in place, except in objects whose dynamic section is read-only. */
-        uintptr_t address = value < object->bias ? value + object->bias : value;
-        switch (dynamic->d_tag) {
-        case DT_SYMTAB:
-            object->symbols = (const ElfW(Sym) *)address;
-            break;
-        case DT_STRTAB:
-            object->names = (const char *)address;
-            break;
-        case DT_RELA:
-            object->tables[0] = (const ElfW(Rela) *)address;
-            break;
-        case DT_RELASZ:
-            bytes[0] = value;
-            break;
-        case DT_RELACOUNT:
-            relative = value;
-            break;
-        case DT_JMPREL:
-            object->tables[1] = (const ElfW(Rela) *)address;
-            break;
-        case DT_PLTRELSZ:
-            bytes[1] = value;
-            break;
-        }
-    }
-    for (size_t i = 0; i < 2; i++)
-        object->counts[i] = object->tables[i] == NULL ? 0 : bytes[i] / sizeof(ElfW(Rela));
-    /* The relative ones come first and name no symbol. */
-    if (relative <= object->counts[0] && object->counts[0] != 0) {
-        object->tables[0] += relative;
-        object->counts[0] -= relative;
-    }
-    return object->symbols != NULL && object->names != NULL;
-}
-
-static const struct shim_function *find_redirected(const char *name)
+static bool find_redirected(const struct job *job, const char *name, struct redirected *found)
 {
     for (const struct shim_function *function = shim_functions; function < shim_functions + SHIM_ROWS; function++) {
-        /* Almost every name is told apart by its first letters. */
-        if (function->name[0] == name[0] && function->name[1] == name[1] && strcmp(function->name, name) == 0)
-            return function->own == NULL || function->next == NULL ? NULL : function;
+        if (!is_named(function->name, name))
+            continue;
+        /* Another malloc has no dlopen and no extensions of the next one's. */
+        bool is_elsewhere = function->group != SHIM_LATE && function->group != SHIM_EXTENSION;
+        *found = (struct redirected){function->own, function->next, is_elsewhere && job->has_other_malloc, false};
+        return function->own != NULL && function->next != NULL;
     }
-    return NULL;
+    return find_in_lists(job, name, found);
 }
 
 enum access { WRITABLE, READ_ONLY, NOT_KNOWN };
@@ -159,7 +121,7 @@ static enum access access_of(const uintptr_t *slot)
 enum outcome { STORED, NOT_NOW, NOT_OURS };
 
 /* One store, which other threads see whole. */
-static enum outcome store(const struct job *job, const struct object *object, uintptr_t *slot, const void *value)
+static enum outcome store(const struct job *job, const struct shim_dynamic *object, uintptr_t *slot, const void *value)
 {
     uintptr_t at = (uintptr_t)slot;
     enum access access = access_of(slot);
@@ -182,7 +144,7 @@ static enum outcome store(const struct job *job, const struct object *object, ui
 }
 
 /* Whether these bytes are code of the object that can be read. */
-static bool is_readable_code(const struct object *object, uintptr_t address, size_t bytes)
+static bool is_readable_code(const struct shim_dynamic *object, uintptr_t address, size_t bytes)
 {
     for (size_t i = 0; i < object->segment_count; i++) {
         const ElfW(Phdr) *segment = &object->segments[i];
@@ -196,7 +158,7 @@ static bool is_readable_code(const struct object *object, uintptr_t address, siz
 
 /* Whether the slot is still as the linker left it: its first call goes to the loader, which binds it. The address is then
  * that of the slot's own stub, never that of a function: a program that has put a hook of its own there keeps it. */
-static bool is_unbound(const struct object *object, const ElfW(Rela) *relocation, uintptr_t held)
+static bool is_unbound(const struct shim_dynamic *object, const ElfW(Rela) *relocation, uintptr_t held)
 {
 #if defined(__x86_64__)
     /* [endbr64]; push $index of the relocation; [bnd] jmp to the head of the table. */
@@ -223,25 +185,24 @@ static bool is_unbound(const struct object *object, const ElfW(Rela) *relocation
 #endif
 }
 
-static void visit_slot(struct job *job, const struct object *object, const ElfW(Rela) *relocation)
+static void visit_slot(struct job *job, const struct shim_dynamic *object, const ElfW(Rela) *relocation)
 {
     unsigned type = ELF64_R_TYPE(relocation->r_info);
     if (type != RELOCATION_SLOT && !(IS_ADDRESS(type) && relocation->r_addend == 0))
         return;
     const ElfW(Sym) *symbol = &object->symbols[ELF64_R_SYM(relocation->r_info)];
-    const struct shim_function *entry = find_redirected(object->names + symbol->st_name);
-    if (entry == NULL)
+    struct redirected function;
+    if (!find_redirected(job, object->names + symbol->st_name, &function))
         return;
     uintptr_t *slot = (uintptr_t *)(object->bias + relocation->r_offset);
     uintptr_t held = __atomic_load_n(slot, __ATOMIC_RELAXED);
-    const void *from = job->direction == REDIRECT ? entry->next : entry->own;
-    const void *to = job->direction == REDIRECT ? entry->own : entry->next;
+    const void *from = job->direction == REDIRECT ? function.next : function.own;
+    const void *to = job->direction == REDIRECT ? function.own : function.next;
     bool is_due = held == (uintptr_t)from;
-    bool is_lazy = job->direction == REDIRECT && type == RELOCATION_SLOT && symbol->st_shndx == SHN_UNDEF &&
-                   is_unbound(object, relocation, held);
-    /* Another malloc has no dlopen and no extensions of the next one's. */
-    bool is_elsewhere = entry->group != SHIM_LATE && entry->group != SHIM_EXTENSION;
-    if (is_lazy && is_elsewhere && job->has_other_malloc && !job->is_first_object) {
+    bool leads_to_next = symbol->st_shndx == SHN_UNDEF ||
+                      (function.is_called_at_home && object->bias + symbol->st_value == (uintptr_t)function.next);
+    bool is_lazy = job->direction == REDIRECT && type == RELOCATION_SLOT && leads_to_next && is_unbound(object, relocation, held);
+    if (is_lazy && function.is_ambiguous && !job->is_first_object) {
         job->pass.unsure++;
         return;
     }
@@ -264,8 +225,8 @@ static int visit_object(struct dl_phdr_info *info, size_t size, void *argument)
 {
     (void)size;
     struct job *job = argument;
-    struct object object;
-    if (!is_ours(info) && read_object(info, job->page_bytes, &object)) {
+    struct shim_dynamic object;
+    if (!shim_holds(info, (uintptr_t)shim_functions) && shim_read_dynamic(info, job->page_bytes, &object)) {
         for (size_t table = 0; table < 2; table++) {
             for (size_t i = 0; i < object.counts[table]; i++)
                 visit_slot(job, &object, &object.tables[table][i]);
@@ -288,9 +249,9 @@ static int replace_in_program(struct dl_phdr_info *info, size_t size, void *argu
 {
     const struct replacement *replacement = argument;
     struct job job = {.page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE)};
-    struct object object;
+    struct shim_dynamic object;
     (void)size;
-    if (!read_object(info, job.page_bytes, &object))
+    if (!shim_read_dynamic(info, job.page_bytes, &object))
         return 1;
     for (size_t table = 0; table < 2; table++) {
         for (size_t i = 0; i < object.counts[table]; i++) {
@@ -335,75 +296,49 @@ void shim_redirect_in_object(uintptr_t start, const char *name, const void *from
 
 /* ---- other allocators ---- */
 
-static const ElfW(Sym) *look_up_gnu(const uint32_t *table, const struct object *object, const char *name)
-{
-    uint32_t hash = 5381;
-    for (const char *at = name; *at != '\0'; at++)
-        hash = hash * 33 + (unsigned char)*at;
-    uint32_t buckets = table[0], first = table[1], words = table[2];
-    const uint32_t *bucket = (const uint32_t *)((const ElfW(Addr) *)&table[4] + words);
-    const uint32_t *chain = bucket + buckets;
-    if (buckets == 0)
-        return NULL;
-    uint32_t index = bucket[hash % buckets];
-    if (index < first)
-        return NULL;
-    for (;; index++) {
-        uint32_t entry = chain[index - first];
-        const ElfW(Sym) *symbol = &object->symbols[index];
-        if ((entry | 1) == (hash | 1) && strcmp(object->names + symbol->st_name, name) == 0)
-            return symbol;
-        if ((entry & 1) != 0)
-            return NULL;
-    }
-}
-
-/* The symbol with this name that the object defines. */
-static const ElfW(Sym) *look_up(const struct dl_phdr_info *info, const struct object *object, const char *name)
-{
-    const uint32_t *table = NULL;
-    for (size_t i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-        if (segment->p_type != PT_DYNAMIC)
-            continue;
-        const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + segment->p_vaddr);
-        for (; dynamic->d_tag != DT_NULL; dynamic++) {
-            if (dynamic->d_tag == DT_GNU_HASH)
-                table = (const uint32_t *)(dynamic->d_un.d_ptr < info->dlpi_addr
-                                               ? dynamic->d_un.d_ptr + info->dlpi_addr
-                                               : dynamic->d_un.d_ptr);
-        }
-    }
-    const ElfW(Sym) *symbol = table == NULL ? NULL : look_up_gnu(table, object, name);
-    return symbol == NULL || symbol->st_shndx == SHN_UNDEF ? NULL : symbol;
-}
-
 /* Whether an object defines a malloc that is neither the next one nor the C library's, nor the loader's or ours. */
 static int look_for_other_malloc(struct dl_phdr_info *info, size_t size, void *argument)
 {
     (void)size;
-    struct object object;
-    if (is_ours(info) || !read_object(info, 1, &object) || strstr(info->dlpi_name, "/libc.so.6") != NULL ||
-        strstr(info->dlpi_name, "/ld-linux") != NULL)
+    struct shim_dynamic object;
+    if (shim_holds(info, (uintptr_t)shim_functions) || !shim_read_dynamic(info, 1, &object) ||
+        strstr(info->dlpi_name, "/libc.so.6") != NULL || strstr(info->dlpi_name, "/ld-linux") != NULL)
         return 0;
     uintptr_t next = (uintptr_t)shim_late_symbol("malloc");
-    for (size_t i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-        uintptr_t start = info->dlpi_addr + segment->p_vaddr;
-        if (segment->p_type == PT_LOAD && next - start < segment->p_memsz)
-            return 0;
-    }
-    if (look_up(info, &object, "malloc") == NULL)
+    if (shim_holds(info, next) || shim_look_up(info, &object, "malloc") == NULL)
         return 0;
     *(bool *)argument = true;
     return 1;
 }
 
+/* Whether an object has functions of a list that are not the next ones: its first one is enough to know. */
+static int look_for_others(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    (void)size;
+    (void)argument;
+    struct shim_dynamic object;
+    if (shim_holds(info, (uintptr_t)shim_functions) || !shim_read_dynamic(info, 1, &object))
+        return 0;
+    for (struct list *list = lists; list < lists + list_count; list++) {
+        const ElfW(Sym) *symbol = shim_look_up(info, &object, list->rows->name);
+        list->has_other |= symbol != NULL && object.bias + symbol->st_value != (uintptr_t)list->rows->next;
+    }
+    return 0;
+}
+
+static void find_others(void)
+{
+    for (struct list *list = lists; list < lists + list_count; list++)
+        list->has_other = false;
+    if (list_count > 0)
+        dl_iterate_phdr(look_for_others, NULL);
+}
+
 void *shim_symbol_of_object(uintptr_t start, const char *name)
 {
     struct dl_phdr_info info = info_of_object(start);
-    struct object object;
-    const ElfW(Sym) *symbol = read_object(&info, 1, &object) ? look_up(&info, &object, name) : NULL;
+    struct shim_dynamic object;
+    const ElfW(Sym) *symbol = shim_read_dynamic(&info, 1, &object) ? shim_look_up(&info, &object, name) : NULL;
     unsigned type = symbol == NULL ? STT_NOTYPE : ELF64_ST_TYPE(symbol->st_info);
     return type == STT_FUNC || type == STT_OBJECT ? (void *)(object.bias + symbol->st_value) : NULL;
 }
@@ -431,6 +366,7 @@ static void pass_over_objects(enum direction direction, struct shim_pass *pass)
     struct job job = {
         .direction = direction, .page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), .is_first_object = true};
     dl_iterate_phdr(look_for_other_malloc, &job.has_other_malloc);
+    find_others();
     dl_iterate_phdr(visit_object, &job);
     atomic_store_explicit(&seen_changes, job.pass.pending == 0 ? changes : 0, memory_order_relaxed);
     *pass = job.pass;
@@ -458,7 +394,32 @@ void shim_restore(struct shim_pass *pass)
     take_turn();
     atomic_store_explicit(&is_redirecting, false, memory_order_relaxed);
     pass_over_objects(RESTORE, pass);
+    for (struct list *list = lists; list < lists + list_count; list++)
+        list->is_on = false;
     atomic_store_explicit(&is_busy, 0, memory_order_release);
+}
+
+/* NULL: there is no room. */
+static struct list *list_of(struct shim_redirection *rows)
+{
+    for (size_t i = 0; i < list_count; i++)
+        if (lists[i].rows == rows)
+            return &lists[i];
+    return list_count == LISTS ? NULL : &lists[list_count++];
+}
+
+bool shim_redirect_calls(struct shim_redirection *rows, size_t count, uint64_t *left_alone)
+{
+    struct shim_pass pass = {0};
+    take_turn();
+    struct list *list = list_of(rows);
+    if (list != NULL) {
+        *list = (struct list){.rows = rows, .count = count, .is_on = true};
+        pass_over_objects(REDIRECT, &pass);
+    }
+    atomic_store_explicit(&is_busy, 0, memory_order_release);
+    *left_alone = pass.unsure + pass.pending;
+    return list != NULL;
 }
 
 void shim_redirect_after_fork_in_child(void)

@@ -2,6 +2,7 @@
 #ifndef ALLOCSAMPLE_REDIRECT_H
 #define ALLOCSAMPLE_REDIRECT_H
 
+#include "services.h"
 #include "shim.h"
 
 /* Has the program's own calls of a function (not those of libraries) come to `own`. In the constructor: nobody else loads
@@ -11,5 +12,6 @@ HIDDEN void shim_redirect_in_program(const char *name, void *own);
 /* See services.h. */
 HIDDEN void *shim_symbol_of_object(uintptr_t start, const char *name);
 HIDDEN void shim_redirect_in_object(uintptr_t start, const char *name, const void *from, void *to);
+HIDDEN bool shim_redirect_calls(struct shim_redirection *rows, size_t count, uint64_t *left_alone);
 
 #endif

@@ -1,6 +1,7 @@
 /* The services of the core for bridges: see services.h. */
 #include "services.h"
 
+#include "attach.h"
 #include "bridges/registry.h"
 #include "confinement.h"
 #include "interposed.h"
@@ -79,6 +80,8 @@ const struct shim_services shim_services = {
     .find_object = shim_find_object,
     .same_object = shim_same_object,
     .redirect_in_program = shim_redirect_in_program,
+    .find_definitions = shim_find_definitions,
+    .redirect_calls = shim_redirect_calls,
     .symbol_of_object = shim_symbol_of_object,
     .redirect_in_object = shim_redirect_in_object,
     .map_own = shim_map_own,

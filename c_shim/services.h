@@ -58,8 +58,15 @@ typedef void shim_on_sampled(uint64_t sample, void *block, size_t size, bool is_
  * thread that frees it; errno must be kept. */
 typedef void shim_on_sampled_end(const void *block);
 
+/* A function that a bridge stands before in a process that was attached to. */
+struct shim_redirection {
+    const char *name;
+    void *own;
+    void *next; /* the definition that calls reach without us; NULL: there is none, and no call is redirected */
+};
+
 /* Changes with each function that is added, removed or given another meaning. */
-#define SHIM_SERVICES_VERSION 5
+#define SHIM_SERVICES_VERSION 6
 
 /* Unless a function says otherwise, it may be called on any thread, also in a signal handler, and keeps errno. */
 struct shim_services {
@@ -117,6 +124,15 @@ struct shim_services {
     bool (*same_object)(const void *a, const void *b);
     /* Makes the program's own calls of a function (not those of libraries) call `own`. In `join` only. */
     void (*redirect_in_program)(const char *name, void *own);
+
+    /* ---- calls in a process that was attached to; in `attach` only ---- */
+
+    /* Finds `next` of each row. Takes the loader's lock. */
+    void (*find_definitions)(struct shim_redirection *rows, size_t count);
+    /* Has calls through slots of all objects, also of those that are loaded later, come to `own` until the process is detached from.
+     * The rows must stay as they are until then. Other objects may have such functions, too: the first row's name tells.
+     * `left_alone` is the number of slots that could not be changed. False: there are too many bridges that ask for it. */
+    bool (*redirect_calls)(struct shim_redirection *rows, size_t count, uint64_t *left_alone);
 
     /* ---- one object, which is loaded completely and stays so meanwhile; no lock is taken ---- */
 
