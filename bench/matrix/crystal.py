@@ -33,4 +33,4 @@ def compiled(places, where, root):
     def build(source, program):
         return ["crystal", "build", "--release", "--debug", "-o", program, source]
 
-    return built(f"{number}, {where}", PROGRAM, build, places, root, can_attach=False)
+    return built(f"{number}, {where}", PROGRAM, build, places, root)

@@ -1,6 +1,6 @@
 """Guile: Debian's. The plain run compiles the program, and the others load what it has compiled."""
 
-from bench.matrix.version import PROGRAMS, Version, from_suites, interpreter
+from bench.matrix.version import PROGRAMS, from_suites, interpreter
 
 NAME = "Guile"
 INTERVAL = "32K"
@@ -15,5 +15,4 @@ def versions(places):
 
 
 def found(where, root):
-    version = interpreter("/usr/bin/guile", NUMBER, [], PROGRAM, where, root)
-    yield version if version.missing else Version(version.name, version.command, PROGRAM, root, can_attach=False)
+    yield interpreter("/usr/bin/guile", NUMBER, [], PROGRAM, where, root)

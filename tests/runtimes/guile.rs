@@ -192,7 +192,6 @@ fn a_running_program_is_attached_to_with_procedures_in_its_stacks() {
         command.args(["--no-auto-compile", "-c", &code]);
         command
     });
-    // libgc's heap is not joined late: only what is taken from malloc is seen.
     for interval in ["64K", "16K"] {
         running.attach(&["--interval", interval]);
         assert_eq!(running.ask("8000"), "8000");
@@ -208,6 +207,49 @@ fn a_running_program_is_attached_to_with_procedures_in_its_stacks() {
     let profile = running.detach();
     assert_eq!(profile.site("grow").samples, 0);
     assert_eq!(running.end(3).1.code(), Some(3));
+}
+
+const ALLOCATING: &str = "
+(use-modules (ice-9 rdelim))
+(define last #f)
+(define (grow) (set! last (make-vector 499 0)))
+(set! grow grow)
+(define (work count) (let loop ((i 0)) (when (< i count) (grow) (loop (+ i 1)))) count)
+(display \"ready\\n\")
+(force-output)
+(let loop ((line (read-line)))
+  (unless (or (eof-object? line) (string-prefix? \"end\" line))
+    (display (work (string->number line)))
+    (newline)
+    (force-output)
+    (loop (read-line))))
+(exit 3)
+";
+
+/// Compiled by the JIT after some calls, never, and at once.
+#[test]
+fn objects_of_a_running_program_are_sampled_after_each_attach() {
+    if !has_guile() {
+        return;
+    }
+    for jit in ["1000", "-1", "0"] {
+        let running = Attached::start_as(|room| {
+            let source = room.path("allocating.scm");
+            std::fs::write(&source, ALLOCATING).expect("the program");
+            let file = compiled(room, &source, 2);
+            let code = format!("(load-compiled \"{}\")", file.display());
+            let mut command = Command::new("guile");
+            command.args(["--no-auto-compile", "-c", &code]);
+            command.env("GUILE_JIT_THRESHOLD", jit);
+            command
+        });
+        let work = bridge::Work {
+            stack: &["work", "grow"],
+            bytes: 4000.0,
+            answer: 1,
+        };
+        bridge::assert_joined_by_attach(running, &work);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Promise: blocks of the Boehm-Demers-Weiser collector, their deaths and collections are in the profile, and the program is as it
 //! was. Guile's sites are in guile.rs.
 
+use crate::support::attached::Attached;
 use crate::support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip, truth};
 
 fn has_libgc() -> bool {
@@ -147,6 +148,128 @@ fn forks_callbacks_and_guiles_threads_are_no_trouble() {
             .unchanged(&agent);
         assert_eq!(outcome.text().trim(), "(400000 4)");
     }
+}
+
+/// attached_libgc.c, linked with these flags. Its slots are bound at the first call, or at the start and then read-only.
+fn running(flags: &[&str]) -> Attached {
+    Attached::start_by(
+        "attached_libgc.c",
+        &[&["-lgc", "-pthread", "-ldl"], flags].concat(),
+        |room| std::process::Command::new(room.path("attached")),
+    )
+}
+
+#[test]
+fn a_running_program_is_joined_by_each_attach() {
+    if !has_libgc() {
+        return;
+    }
+    for flags in [&["-Wl,-z,lazy"][..], &["-Wl,-z,now,-z,relro"]] {
+        let work = bridge::Work {
+            stack: &["main", "work", "grow"],
+            bytes: 1008.0,
+            answer: 1,
+        };
+        bridge::assert_joined_by_attach(running(flags), &work);
+    }
+}
+
+#[test]
+fn deaths_and_collections_after_an_attach_are_told() {
+    if !has_libgc() {
+        return;
+    }
+    let mut running = running(&[]);
+    running.attach(&["--interval", "16K"]);
+    // The one block of before is also kept, and in no figure.
+    assert_eq!(running.ask("keep 20000"), "kept");
+    assert_eq!(running.ask("40000"), "40000");
+    assert_eq!(running.ask("events"), "0 0");
+    let profile = running.detach();
+    let heap = bridge::heap(&profile, "libgc");
+    assert!(heap["major_collections"].as_f64() >= Some(3.0), "{heap}");
+    let known = 20_000.0 * 1008.0;
+    for (name, live) in [("keep_one", known), ("grow", 0.0)] {
+        let site = profile.site(name);
+        let error = 4.0 * site.live_bytes_stderr + 0.01 * known;
+        assert!((site.live_bytes - live).abs() < error, "{name}: {site:?}");
+    }
+    // Links of the first recording are still there.
+    running.attach(&["--interval", "16K"]);
+    assert_eq!(running.ask("drop"), "dropped");
+    assert_eq!(running.ask("keep 10000"), "kept");
+    assert_eq!(running.ask("events"), "0 0");
+    let profile = running.detach();
+    let site = profile.site("keep_one");
+    let error = 4.0 * site.live_bytes_stderr + 0.01 * known;
+    assert!((site.live_bytes - known / 2.0).abs() < error, "{site:?}");
+    running.ends_well();
+}
+
+#[test]
+fn the_programs_own_callback_is_called_and_given_back() {
+    if !has_libgc() {
+        return;
+    }
+    let mut running = running(&[]);
+    assert_eq!(running.ask("callback first"), "set");
+    assert_eq!(running.ask("events"), "1 0");
+    running.attach(&["--interval", "16K"]);
+    assert_eq!(running.ask("4000"), "4000");
+    assert_eq!(running.ask("which"), "first");
+    let before = events(&running.ask("events"));
+    assert!(before[0] > 1 && before[1] == 0, "{before:?}");
+    assert_eq!(running.ask("callback second"), "set");
+    assert_eq!(running.ask("which"), "second");
+    assert_eq!(events(&running.ask("events")), [before[0], 1]);
+    let profile = running.detach();
+    let heap = bridge::heap(&profile, "libgc");
+    assert!(heap["major_collections"].as_f64() >= Some(2.0), "{heap}");
+    assert_eq!(running.ask("which"), "second");
+    assert_eq!(events(&running.ask("events")), [before[0], 2]);
+    // Also one that was set while nobody was there.
+    assert_eq!(running.ask("callback first"), "set");
+    running.attach(&["--interval", "16K"]);
+    assert_eq!(running.ask("4000"), "4000");
+    let before = events(&running.ask("events"));
+    assert_eq!(before[1], 2);
+    assert_eq!(running.ask("callback none"), "set");
+    assert_eq!(running.ask("which"), "none");
+    let profile = running.detach();
+    assert!(bridge::has_heap(&profile, "libgc"));
+    assert_eq!(events(&running.ask("events")), before);
+    running.ends_well();
+}
+
+/// How often each callback was called.
+fn events(answer: &str) -> [u32; 2] {
+    let mut numbers = answer
+        .split(' ')
+        .map(|number| number.parse().expect("a number"));
+    [(); 2].map(|()| numbers.next().expect("two numbers"))
+}
+
+/// Lists of all sizes, which their threads check, while slots change and change back, and the collector stops the threads within samples.
+#[test]
+fn threads_under_load_do_not_notice_attaches_and_detaches() {
+    if !has_libgc() {
+        return;
+    }
+    let mut running = running(&[]);
+    assert_eq!(running.ask("slots"), "libgc's");
+    assert_eq!(running.ask("threads 3"), "started");
+    for cycle in 0..10 {
+        running.attach(&["--interval", if cycle % 2 == 0 { "4K" } else { "256K" }]);
+        assert_eq!(running.ask("well"), "well");
+        assert_eq!(running.ask("slots"), "another's");
+        assert_eq!(running.ask("events"), "0 0");
+        let profile = running.detach();
+        let heap = bridge::heap(&profile, "libgc");
+        assert!(heap["major_collections"].as_f64() >= Some(1.0), "{heap}");
+        assert_eq!(running.ask("slots"), "libgc's");
+        assert_eq!(running.ask("well"), "well");
+    }
+    running.ends_well();
 }
 
 #[test]

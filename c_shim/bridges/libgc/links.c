@@ -91,19 +91,24 @@ void libgc_tell_dead(void)
     lock_release(&lock);
 }
 
-bool libgc_links_prepare(const allocsample_hooks *the_hooks, allocsample_heap *the_heap)
+bool libgc_links_prepare(libgc_finder *find_function)
 {
-    void *add = shim_services.find_symbol("GC_general_register_disappearing_link");
-    void *remove = shim_services.find_symbol("GC_unregister_disappearing_link");
+    void *add = find_function("GC_general_register_disappearing_link");
+    void *remove = find_function("GC_unregister_disappearing_link");
     /* Pages of their own, which libgc does not search for references. */
-    links = memory_map(LINKS * sizeof *links);
+    if (links == NULL)
+        links = memory_map(LINKS * sizeof *links);
     if (add == NULL || remove == NULL || links == NULL)
         return false;
     memcpy(&libgc.add, &add, sizeof add);
     memcpy(&libgc.remove, &remove, sizeof remove);
+    return true;
+}
+
+void libgc_links_are_of(const allocsample_hooks *the_hooks, allocsample_heap *the_heap)
+{
     hooks = the_hooks;
     heap = the_heap;
-    return true;
 }
 
 void libgc_links_after_fork_in_child(void)
