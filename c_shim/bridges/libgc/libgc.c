@@ -69,8 +69,10 @@ static void prepare_thread(void)
 {
     if (UNLIKELY(this_thread.limit == 0))
         countdown_join(&threads, &this_thread);
-    if (UNLIKELY(!libgc_is_watched()))
-        libgc_watch();
+    if (LIKELY(libgc_is_watched()))
+        return;
+    libgc_exclude_own_data();
+    libgc_watch();
 }
 
 static void after_list(void *list, size_t size)
@@ -196,6 +198,7 @@ static bool is_missing(libgc_finder *find_function)
     for (size_t i = 0; i < sizeof required / sizeof required[0]; i++)
         if (find_function(required[i]) == NULL)
             return true;
+    libgc_roots_prepare(find_function);
     return !libgc_links_prepare(find_function);
 }
 

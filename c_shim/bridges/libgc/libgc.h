@@ -39,6 +39,13 @@ HIDDEN void libgc_set_users_callback(libgc_on_event callback);
 HIDDEN libgc_on_event libgc_users_callback(void);
 HIDDEN void libgc_collections_after_fork_in_child(void);
 
+/* ---- roots.c ---- */
+
+/* Takes what it needs from libgc, if libgc has it. */
+HIDDEN void libgc_roots_prepare(libgc_finder *find_function);
+/* Has libgc leave our own data out. On a thread of the program's that does not hold libgc's lock, as libgc may take none. */
+HIDDEN void libgc_exclude_own_data(void);
+
 /* ---- links.c ---- */
 
 /* Takes what the links need from libgc. False: it lacks that, or there is no memory. */
