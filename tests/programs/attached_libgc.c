@@ -8,6 +8,7 @@
 //   callback WHICH from now on the program has the first or second callback for libgc's events, or none
 //   which          which one libgc says that it has: first, second, none, or another
 //   events         how often each was called for the end of a collection, of which there is one now
+//   roots          how many pages of the agent's own data libgc was not told to leave out when it looks for references
 //   slots          whether the program's own slots lead to libgc
 //   end STATUS
 #define GC_THREADS
@@ -105,6 +106,51 @@ static const char *which(void) {
     return present == first ? "first" : present == second ? "second" : present == NULL ? "none" : "another";
 }
 
+/* ---- roots ---- */
+
+enum { RANGES = 8 };
+static struct { size_t start, end; } excluded[RANGES];
+static unsigned excluded_count;
+
+/* Before libgc's own, for those that look it up. */
+void GC_exclude_static_roots(void *start, void *end) {
+    void *next = dlsym(RTLD_NEXT, "GC_exclude_static_roots");
+    void (*exclude)(void *, void *);
+    CHECK(next != NULL && excluded_count < RANGES);
+    memcpy(&exclude, &next, sizeof next);
+    excluded[excluded_count].start = (size_t)start;
+    excluded[excluded_count++].end = (size_t)end;
+    exclude(start, end);
+}
+
+/* Pages of the agent's data, which begins in its file and ends in pages without a name, that lie in no excluded range. */
+static unsigned pages_left_in(void) {
+    enum { PAGE = 4096 };
+    char line[1000], access[5];
+    size_t start, end, last_end = 0;
+    unsigned long inode;
+    unsigned left = 0, pages = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps != NULL);
+    while (fgets(line, sizeof line, maps) != NULL) {
+        CHECK(sscanf(line, "%zx-%zx %4s %*x %*x:%*x %lu", &start, &end, access, &inode) == 4);
+        if (strstr(line, "/liballocsample.so") == NULL && (inode != 0 || start != last_end))
+            continue;
+        last_end = end;
+        if (strcmp(access, "rw-p") != 0)
+            continue;
+        for (size_t page = start; page < end; page += PAGE, pages++) {
+            bool is_in = true;
+            for (unsigned i = 0; i < excluded_count; i++)
+                is_in &= page + PAGE <= excluded[i].start || page >= excluded[i].end;
+            left += is_in;
+        }
+    }
+    fclose(maps);
+    CHECK(pages > 1000);
+    return left;
+}
+
 static const char *slots(void) {
     bool are_libgcs = (void *)GC_free == dlsym(RTLD_DEFAULT, "GC_free") &&
                       (void *)GC_set_on_collection_event == dlsym(RTLD_DEFAULT, "GC_set_on_collection_event");
@@ -150,6 +196,8 @@ int main(void) {
         } else if (strcmp(line, "events\n") == 0) {
             GC_gcollect();
             printf("%u %u\n", atomic_load(&ends[0]), atomic_load(&ends[1]));
+        } else if (strcmp(line, "roots\n") == 0) {
+            printf("%u\n", pages_left_in());
         } else if (strcmp(line, "slots\n") == 0) {
             puts(slots());
         } else {

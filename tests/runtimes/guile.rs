@@ -278,3 +278,24 @@ fn a_guile_whose_threads_are_others_is_left_alone_and_the_report_says_so() {
     let line = "procedures of Guile are not shown: its threads are not what known versions have";
     assert!(report.contains(line), "{report}");
 }
+
+#[test]
+fn a_running_guile_of_another_version_is_left_alone_and_the_report_says_so() {
+    let mut running = Attached::start_by(
+        "attached.c",
+        &["-rdynamic", "-Wl,--defsym=scm_boot_guile=main"],
+        |room| {
+            std::fs::rename(room.path("attached"), room.path("guile")).expect("the program");
+            Command::new(room.path("guile"))
+        },
+    );
+    for _ in 0..2 {
+        let path = running.attach(&["--interval", "4K"]);
+        running.ask("churn 1000");
+        running.detach();
+        let report = running.done(&["report", &path.to_string_lossy()]);
+        let line = "procedures of Guile are not shown: its bridge did not join (Guile is of a version that is not known)";
+        assert!(report.contains(line), "{report}");
+    }
+    running.ends_well();
+}

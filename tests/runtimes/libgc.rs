@@ -154,7 +154,7 @@ fn forks_callbacks_and_guiles_threads_are_no_trouble() {
 fn running(flags: &[&str]) -> Attached {
     Attached::start_by(
         "attached_libgc.c",
-        &[&["-lgc", "-pthread", "-ldl"], flags].concat(),
+        &[&["-lgc", "-pthread", "-ldl", "-rdynamic"], flags].concat(),
         |room| std::process::Command::new(room.path("attached")),
     )
 }
@@ -203,6 +203,22 @@ fn deaths_and_collections_after_an_attach_are_told() {
     let site = profile.site("keep_one");
     let error = 4.0 * site.live_bytes_stderr + 0.01 * known;
     assert!((site.live_bytes - known / 2.0).abs() < error, "{site:?}");
+    running.ends_well();
+}
+
+/// Megabytes, which libgc would read in each collection.
+#[test]
+fn the_agents_own_data_is_not_searched_for_references() {
+    if !has_libgc() {
+        return;
+    }
+    let mut running = running(&[]);
+    for _ in 0..2 {
+        running.attach(&["--interval", "16K"]);
+        assert_eq!(running.ask("4000"), "4000");
+        assert_eq!(running.ask("roots"), "0");
+        running.detach();
+    }
     running.ends_well();
 }
 

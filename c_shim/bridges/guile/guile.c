@@ -54,18 +54,27 @@ static const char *enter(const void *boot)
     return NULL;
 }
 
+/* Says why not, once. */
+static void try_to_enter(const void *boot)
+{
+    static bool is_declined;
+    const char *why = is_declined ? NULL : enter(boot);
+    if (why == NULL)
+        return;
+    is_declined = true;
+    shim_services.decline("guile", "Guile", why);
+}
+
 static void join(void)
 {
-    const char *why = enter(dlsym(RTLD_DEFAULT, RUNTIME_SYMBOL));
-    if (why != NULL)
-        shim_services.decline("guile", "Guile", why);
+    try_to_enter(dlsym(RTLD_DEFAULT, RUNTIME_SYMBOL));
 }
 
 static void attach(void)
 {
     void *boot = joined != NULL ? NULL : dlsym(RTLD_DEFAULT, RUNTIME_SYMBOL);
     if (boot != NULL)
-        enter(boot);
+        try_to_enter(boot);
     if (joined == NULL)
         return;
     resume_heap(hooks, heap);
