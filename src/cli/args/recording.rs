@@ -224,7 +224,7 @@ pub struct Attach {
     #[arg(long, value_name = "WHAT")]
     pub children: Option<Children>,
 
-    /// Join language runtimes (CPython, JVM, Node.js, PHP, Perl, R, Tcl, Guile, Ruby, Erlang, OCaml), or none [default: auto]
+    /// Join language runtimes (CPython, JVM, Node.js, .NET, PHP, Perl, R, Tcl, Guile, Ruby, Erlang, OCaml, libgc), or none [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<RunningRuntime>,
 
