@@ -283,7 +283,7 @@ static void attach(void)
         return;
     if (is_missing(find_late) || (heap == NULL && !make_heap())) {
         if (!is_declined)
-            shim_services.decline("libgc", "libgc", "is of a version that is not known");
+            shim_services.decline("libgc", "libgc", "lacks a function, or there is no memory for its bridge");
         is_declined = true;
         return;
     }
