@@ -8,7 +8,7 @@
 //   callback WHICH from now on the program has the first or second callback for libgc's events, or none
 //   which          which one libgc says that it has: first, second, none, or another
 //   events         how often each was called for the end of a collection, of which there is one now
-//   roots          how many pages of the agent's own data libgc was not told to leave out when it looks for references
+//   roots          how many bytes of the agent's own data libgc was not told to leave out when it looks for references
 //   slots          whether the program's own slots lead to libgc
 //   end STATUS
 #define GC_THREADS
@@ -17,6 +17,7 @@
 #include <gc.h>
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -123,31 +124,28 @@ void GC_exclude_static_roots(void *start, void *end) {
     exclude(start, end);
 }
 
-/* Pages of the agent's data, which begins in its file and ends in pages without a name, that lie in no excluded range. */
-static unsigned pages_left_in(void) {
-    enum { PAGE = 4096 };
-    char line[1000], access[5];
-    size_t start, end, last_end = 0;
-    unsigned long inode;
-    unsigned left = 0, pages = 0;
-    FILE *maps = fopen("/proc/self/maps", "r");
-    CHECK(maps != NULL);
-    while (fgets(line, sizeof line, maps) != NULL) {
-        CHECK(sscanf(line, "%zx-%zx %4s %*x %*x:%*x %lu", &start, &end, access, &inode) == 4);
-        if (strstr(line, "/liballocsample.so") == NULL && (inode != 0 || start != last_end))
+/* Bytes of the agent's data that lie in no excluded range. */
+static int add_left_in(struct dl_phdr_info *info, size_t size, void *argument) {
+    size_t *left = argument;
+    (void)size;
+    if (strstr(info->dlpi_name, "/liballocsample.so") == NULL)
+        return 0;
+    for (size_t i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        size_t start = info->dlpi_addr + segment->p_vaddr, end = start + segment->p_memsz;
+        if (segment->p_type != PT_LOAD || (segment->p_flags & PF_W) == 0)
             continue;
-        last_end = end;
-        if (strcmp(access, "rw-p") != 0)
-            continue;
-        for (size_t page = start; page < end; page += PAGE, pages++) {
-            bool is_in = true;
-            for (unsigned i = 0; i < excluded_count; i++)
-                is_in &= page + PAGE <= excluded[i].start || page >= excluded[i].end;
-            left += is_in;
-        }
+        bool is_out = false;
+        for (unsigned j = 0; j < excluded_count; j++)
+            is_out |= excluded[j].start <= start && end <= excluded[j].end;
+        *left += is_out ? 0 : end - start;
     }
-    fclose(maps);
-    CHECK(pages > 1000);
+    return 1;
+}
+
+static size_t bytes_left_in(void) {
+    size_t left = 0;
+    CHECK(dl_iterate_phdr(add_left_in, &left) == 1);
     return left;
 }
 
@@ -197,7 +195,7 @@ int main(void) {
             GC_gcollect();
             printf("%u %u\n", atomic_load(&ends[0]), atomic_load(&ends[1]));
         } else if (strcmp(line, "roots\n") == 0) {
-            printf("%u\n", pages_left_in());
+            printf("%zu\n", bytes_left_in());
         } else if (strcmp(line, "slots\n") == 0) {
             puts(slots());
         } else {
