@@ -129,7 +129,15 @@ const SOURCES: &[(&str, &[&str])] = &[
     ),
     (".zig", &["/lib/std/", "/zig/std/"]),
     (".cr", &["/crystal/lib/", "/crystal/src/"]),
-    (".d", &["/include/d/", "/druntime/", "/phobos/"]),
+    (
+        ".d",
+        &[
+            "/include/d/",
+            "/druntime/src/",
+            "/druntime/import/",
+            "/phobos/std/",
+        ],
+    ),
 ];
 
 /// Beginnings of the names of files that have D's library, which debug information seldom describes, and of its packages.
@@ -343,6 +351,7 @@ mod tests {
                 "std.array.Appender.put",
                 "/usr/lib/gcc/x86_64-linux-gnu/12/include/d/std/array.d",
             ),
+            ("rt.lifetime.load", "runtime/druntime/src/rt/lifetime.d"),
         ] {
             let malloc = ("malloc", "");
             assert_eq!(
@@ -361,6 +370,7 @@ mod tests {
             ("app.load", "src/app.nim"),
             ("known_truth.leakSession", "known_truth.zig"),
             ("load", "/home/user/app/lib/app.cr"),
+            ("app.load", "/home/user/druntime/app.d"),
         ] {
             assert_eq!(charged(&[own, main]).as_deref(), Some(own.0));
         }
