@@ -4,33 +4,19 @@
  * A pass goes over all objects while the loader's list of them is locked, so that none is unmapped. It changes a slot
  * if its relocation names one of our functions and it holds the next one's address: then, and only then, our function
  * does what the slot's object asked for. A slot that the loader has yet to fill (lazy binding) points into its own
- * object; it is changed if the loader would certainly find the next function.
- *
- * Memory that the loader made read-only after it had filled it (RELRO) is made writable for the moment of one store.
- * Such memory that is still writable belongs to an object which another thread is loading just now: it is left alone,
- * since nobody may take the loader's right to write from under it. The next pass finds it read-only. */
+ * object; it is changed if the loader would certainly find the next function. */
 #define _GNU_SOURCE
 #include "attach.h"
 #include "dynamic.h"
 #include "redirect.h"
+#include "slots.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
-#include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#if defined(__x86_64__)
-#define RELOCATION_SLOT R_X86_64_JUMP_SLOT
-#define IS_ADDRESS(type) ((type) == R_X86_64_GLOB_DAT || (type) == R_X86_64_64)
-#elif defined(__aarch64__)
-#define RELOCATION_SLOT R_AARCH64_JUMP_SLOT
-#define IS_ADDRESS(type) ((type) == R_AARCH64_GLOB_DAT || (type) == R_AARCH64_ABS64)
-#endif
 
 enum direction { REDIRECT, RESTORE };
 
@@ -96,95 +82,6 @@ static bool find_redirected(const struct job *job, const char *name, struct redi
     return find_in_lists(job, name, found);
 }
 
-enum access { WRITABLE, READ_ONLY, NOT_KNOWN };
-
-/* Whether memory can be stored to, without changing it: the kernel adds 0 to a word of it, and refuses if it may not. */
-static enum access access_of_word(uintptr_t address)
-{
-    static uint32_t nobody_waits_here;
-    const unsigned add_nothing = (unsigned)FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0);
-    void *word = (void *)(address & ~(uintptr_t)3);
-    if (syscall(SYS_futex, &nobody_waits_here, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0, word, add_nothing) >= 0)
-        return WRITABLE;
-    /* A filter of system calls may say something else. */
-    return errno == EFAULT ? READ_ONLY : NOT_KNOWN;
-}
-
-/* A slot may lie across two pages, where a linker was told to put it anywhere. */
-static enum access access_of(const uintptr_t *slot)
-{
-    enum access first = access_of_word((uintptr_t)slot);
-    uintptr_t last = (uintptr_t)slot + sizeof *slot - 1;
-    return first == WRITABLE ? access_of_word(last) : first;
-}
-
-enum outcome { STORED, NOT_NOW, NOT_OURS };
-
-/* One store, which other threads see whole. */
-static enum outcome store(const struct job *job, const struct shim_dynamic *object, uintptr_t *slot, const void *value)
-{
-    uintptr_t at = (uintptr_t)slot;
-    enum access access = access_of(slot);
-    if (at < object->relro_start || at >= object->relro_end) {
-        /* Among code, or protected by the program: that is not ours to change. */
-        if (access == READ_ONLY)
-            return NOT_OURS;
-        __atomic_store_n(slot, (uintptr_t)value, __ATOMIC_RELEASE);
-        return STORED;
-    }
-    void *page = (void *)(at & ~(job->page_bytes - 1));
-    if (access == WRITABLE)
-        return NOT_NOW;
-    if (mprotect(page, job->page_bytes, PROT_READ | PROT_WRITE) != 0)
-        return NOT_OURS;
-    __atomic_store_n(slot, (uintptr_t)value, __ATOMIC_RELEASE);
-    /* If the kernel refuses, which it has no reason to, the slot works all the same. */
-    mprotect(page, job->page_bytes, PROT_READ);
-    return STORED;
-}
-
-/* Whether these bytes are code of the object that can be read. */
-static bool is_readable_code(const struct shim_dynamic *object, uintptr_t address, size_t bytes)
-{
-    for (size_t i = 0; i < object->segment_count; i++) {
-        const ElfW(Phdr) *segment = &object->segments[i];
-        uintptr_t offset = address - (object->bias + segment->p_vaddr);
-        if (segment->p_type == PT_LOAD && (segment->p_flags & (PF_X | PF_R)) == (PF_X | PF_R) &&
-            offset < segment->p_memsz && bytes <= segment->p_memsz - offset)
-            return true;
-    }
-    return false;
-}
-
-/* Whether the slot is still as the linker left it: its first call goes to the loader, which binds it. The address is then
- * that of the slot's own stub, never that of a function: a program that has put a hook of its own there keeps it. */
-static bool is_unbound(const struct shim_dynamic *object, const ElfW(Rela) *relocation, uintptr_t held)
-{
-#if defined(__x86_64__)
-    /* [endbr64]; push $index of the relocation; [bnd] jmp to the head of the table. */
-    static const uint8_t landing[] = {0xf3, 0x0f, 0x1e, 0xfa};
-    enum { PUSH = 0x68, BND = 0xf2, JUMP = 0xe9, LONGEST = sizeof landing + 5 + 2 };
-    if (!is_readable_code(object, held, LONGEST))
-        return false;
-    const uint8_t *code = (const uint8_t *)held;
-    if (memcmp(code, landing, sizeof landing) == 0)
-        code += sizeof landing;
-    uint32_t index;
-    memcpy(&index, code + 1, sizeof index);
-    const uint8_t *jump = code + 1 + sizeof index;
-    return code[0] == PUSH && index == (size_t)(relocation - object->tables[1]) &&
-           (jump[0] == JUMP || (jump[0] == BND && jump[1] == JUMP));
-#else
-    /* The head of the table itself: [bti c]; stp x16, x30, [sp, #-16]!. */
-    (void)relocation;
-    enum { BTI_C = 0xd503245f, PUSH = 0xa9bf7bf0 };
-    if (held % sizeof(uint32_t) != 0 || !is_readable_code(object, held, 2 * sizeof(uint32_t)))
-        return false;
-    const uint32_t *code = (const uint32_t *)held;
-    return code[code[0] == BTI_C] == PUSH;
-#endif
-}
-
 static void visit_slot(struct job *job, const struct shim_dynamic *object, const ElfW(Rela) *relocation)
 {
     unsigned type = ELF64_R_TYPE(relocation->r_info);
@@ -201,14 +98,15 @@ static void visit_slot(struct job *job, const struct shim_dynamic *object, const
     bool is_due = held == (uintptr_t)from;
     bool leads_to_next = symbol->st_shndx == SHN_UNDEF ||
                       (function.is_called_at_home && object->bias + symbol->st_value == (uintptr_t)function.next);
-    bool is_lazy = job->direction == REDIRECT && type == RELOCATION_SLOT && leads_to_next && is_unbound(object, relocation, held);
+    bool is_lazy = job->direction == REDIRECT && type == RELOCATION_SLOT && leads_to_next &&
+                   shim_slot_is_unbound(object, relocation, held);
     if (is_lazy && function.is_ambiguous && !job->is_first_object) {
         job->pass.unsure++;
         return;
     }
     if (!is_due && !is_lazy)
         return;
-    switch (store(job, object, slot, to)) {
+    switch (shim_slot_store(job->page_bytes, object, slot, to)) {
     case STORED:
         job->pass.slots++;
         break;
@@ -242,12 +140,14 @@ struct replacement {
     const char *name;
     const void *from; /* NULL: whatever the slot holds */
     void *own;
+    bool takes_unbound; /* slots that the loader has yet to fill, too: it would put `from` there */
+    size_t leading;     /* slots that lead to `own` in the end */
 };
 
 /* The program itself comes first. */
 static int replace_in_program(struct dl_phdr_info *info, size_t size, void *argument)
 {
-    const struct replacement *replacement = argument;
+    struct replacement *replacement = argument;
     struct job job = {.page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE)};
     struct shim_dynamic object;
     (void)size;
@@ -262,8 +162,12 @@ static int replace_in_program(struct dl_phdr_info *info, size_t size, void *argu
                 strcmp(object.names + symbol->st_name, replacement->name) != 0)
                 continue;
             uintptr_t *slot = (uintptr_t *)(object.bias + relocation->r_offset);
-            if (replacement->from == NULL || __atomic_load_n(slot, __ATOMIC_RELAXED) == (uintptr_t)replacement->from)
-                store(&job, &object, slot, replacement->own);
+            uintptr_t held = __atomic_load_n(slot, __ATOMIC_RELAXED);
+            bool is_due = replacement->from == NULL || held == (uintptr_t)replacement->from ||
+                          (replacement->takes_unbound && type == RELOCATION_SLOT && shim_slot_is_unbound(&object, relocation, held));
+            if (held == (uintptr_t)replacement->own ||
+                (is_due && shim_slot_store(job.page_bytes, &object, slot, replacement->own) == STORED))
+                replacement->leading++;
         }
     }
     return 1;
@@ -290,8 +194,17 @@ static struct dl_phdr_info info_of_object(uintptr_t start)
 void shim_redirect_in_object(uintptr_t start, const char *name, const void *from, void *to)
 {
     struct dl_phdr_info info = info_of_object(start);
-    struct replacement replacement = {name, from, to};
+    struct replacement replacement = {.name = name, .from = from, .own = to};
     replace_in_program(&info, sizeof info, &replacement);
+}
+
+size_t shim_redirect_calls_of_object(uintptr_t start, const char *name, const void *from, void *to)
+{
+    struct dl_phdr_info info = info_of_object(start);
+    struct replacement replacement = {
+        .name = name, .from = from, .own = to, .takes_unbound = dlsym(RTLD_DEFAULT, name) == from};
+    replace_in_program(&info, sizeof info, &replacement);
+    return replacement.leading;
 }
 
 /* ---- other allocators ---- */

@@ -12,6 +12,7 @@ HIDDEN void shim_redirect_in_program(const char *name, void *own);
 /* See services.h. */
 HIDDEN void *shim_symbol_of_object(uintptr_t start, const char *name);
 HIDDEN void shim_redirect_in_object(uintptr_t start, const char *name, const void *from, void *to);
+HIDDEN size_t shim_redirect_calls_of_object(uintptr_t start, const char *name, const void *from, void *to);
 HIDDEN bool shim_redirect_calls(struct shim_redirection *rows, size_t count, uint64_t *left_alone);
 
 #endif

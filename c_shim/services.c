@@ -85,4 +85,5 @@ const struct shim_services shim_services = {
     .symbol_of_object = shim_symbol_of_object,
     .redirect_in_object = shim_redirect_in_object,
     .map_own = shim_map_own,
+    .redirect_calls_of_object = shim_redirect_calls_of_object,
 };

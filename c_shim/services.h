@@ -66,7 +66,7 @@ struct shim_redirection {
 };
 
 /* Changes with each function that is added, removed or given another meaning. */
-#define SHIM_SERVICES_VERSION 6
+#define SHIM_SERVICES_VERSION 7
 
 /* Unless a function says otherwise, it may be called on any thread, also in a signal handler, and keeps errno. */
 struct shim_services {
@@ -144,6 +144,11 @@ struct shim_services {
     /* Zeroed pages of the agent's own, which become resident as they are touched; NULL if there are none. Given back, if at all, with
      * munmap. Calls of mmap by a bridge itself would count as the program's after an attach. */
     void *(*map_own)(size_t bytes);
+
+    /* As redirect_in_object, for slots that lead to `from`, and for those that the loader has yet to fill and would fill with it: where it
+     * is the first of that name in the program's global scope. Returns how many of the object's slots lead to `to` now. Takes the
+     * loader's lock. */
+    size_t (*redirect_calls_of_object)(uintptr_t start, const char *name, const void *from, void *to);
 };
 
 /* Filled in when the library is loaded, before any code of it runs. */

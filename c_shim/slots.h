@@ -1,0 +1,23 @@
+/* Slots of loaded objects: relocations that hold addresses of functions. redirect.c decides what is put there. */
+#ifndef ALLOCSAMPLE_SLOTS_H
+#define ALLOCSAMPLE_SLOTS_H
+
+#include "dynamic.h"
+
+#if defined(__x86_64__)
+#define RELOCATION_SLOT R_X86_64_JUMP_SLOT
+#define IS_ADDRESS(type) ((type) == R_X86_64_GLOB_DAT || (type) == R_X86_64_64)
+#elif defined(__aarch64__)
+#define RELOCATION_SLOT R_AARCH64_JUMP_SLOT
+#define IS_ADDRESS(type) ((type) == R_AARCH64_GLOB_DAT || (type) == R_AARCH64_ABS64)
+#endif
+
+enum slot_outcome { STORED, NOT_NOW, NOT_OURS };
+
+/* One store, which other threads see whole. */
+HIDDEN enum slot_outcome shim_slot_store(uintptr_t page_bytes, const struct shim_dynamic *object, uintptr_t *slot, const void *value);
+/* Whether the slot is still as the linker left it: its first call goes to the loader, which binds it. The address is then
+ * that of the slot's own stub, never that of a function: a program that has put a hook of its own there keeps it. */
+HIDDEN bool shim_slot_is_unbound(const struct shim_dynamic *object, const ElfW(Rela) *relocation, uintptr_t held);
+
+#endif
