@@ -7,13 +7,14 @@ INTERVAL = "16K"
 HEAP = "d"
 OWN = {"KNOWN_TRUTH_OWN": "1"}
 PROGRAM = PROGRAMS / "known_truth.d"
-# With the packages, and the compilers. GDC 15 and LDC 1.42 have a druntime that the bridge does not know.
+# With the packages, and the compilers. LDC links by `cc`.
 DEBIANS = [
-    ("trixie", ["gdc", "ldc"], ["gdc", "ldc2"]),
+    ("trixie", ["gdc", "ldc", "gcc"], ["gdc", "ldc2"]),
     ("unstable", ["gdc-14"], ["gdc-14"]),
-    ("unstable", ["gdc", "ldc"], ["gdc", "ldc2"]),
+    ("unstable", ["gdc-15"], ["gdc-15"]),
+    ("unstable", ["gdc", "ldc", "gcc"], ["gdc", "ldc2"]),
 ]
-ENDS = [("unstable", "gdc-14")]
+ENDS = [("unstable", "gdc"), ("unstable", "ldc"), ("unstable", "gcc")]
 COMPILERS = {
     "gdc": ("GDC", ["-O2", "-g", "-shared-libphobos"], "-o"),
     "ldc2": ("LDC", ["-O2", "-g", "-link-defaultlib-shared"], "-of="),
@@ -46,4 +47,4 @@ def of_one_debian(places, where, root, compilers):
         except Missing as why:
             yield Version(f"{named}, {where}", [], PROGRAM, missing=str(why))
             continue
-        yield built(f"{named} {number}, {where}", PROGRAM, build, places, root, can_attach=False)
+        yield built(f"{named} {number}, {where}", PROGRAM, build, places, root)

@@ -2,8 +2,13 @@
 
 use std::process::Command;
 
+use serde_json::Value;
+
+use crate::support::attached::Attached;
 use crate::support::compile::Compiled;
-use crate::support::{Agent, Outcome, Program, Run, bridge, is_installed, skip, truth};
+use crate::support::profile::Profile;
+use crate::support::room::stdout;
+use crate::support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip, truth};
 
 /// Compilers, with what makes them use a shared druntime.
 const COMPILERS: [(&str, &str); 2] = [
@@ -101,6 +106,80 @@ fn collections_and_stacks_are_told() {
     }
 }
 
+/// What they grow by is a part of their blocks.
+#[test]
+fn arrays_that_grow_in_place_are_as_large_as_their_blocks() {
+    for (compiler, shared) in compilers() {
+        let program = compiled(compiler, shared, "grows_arrays.d");
+        let outcome = run(&program, &[], &Agent::at_interval("16K"));
+        let profile = outcome.profile();
+        let known: Value = serde_json::from_str(&outcome.text()).expect("what is alive");
+        for (name, known) in known.as_object().expect("sites") {
+            let site = profile.site(&format!("grows_arrays.{name}"));
+            let known = known["live_bytes"].as_f64().expect("bytes");
+            let error = 4.0 * site.live_bytes_stderr + 0.01 * known;
+            let difference = (site.live_bytes - known).abs();
+            assert!(
+                difference < error,
+                "{compiler} {name}: {site:?}, {known} live"
+            );
+        }
+    }
+}
+
+/// A program that is attached to, and does what it is told beside so many threads that allocate and collect all the time.
+fn running(compiler: &str, shared: &str, threads: &str) -> Attached {
+    let program = compiled(compiler, shared, "attached.d");
+    Attached::start_as(|room| {
+        let file = room.path("program");
+        std::fs::copy(&*program, &file).expect("the program");
+        let mut command = Command::new(file);
+        command.arg(threads);
+        command
+    })
+}
+
+#[test]
+fn a_running_program_is_attached_to() {
+    for (compiler, shared) in compilers() {
+        bridge::assert_joined_by_attach(
+            running(compiler, shared, "0"),
+            &bridge::Work {
+                stack: &["attached.work", "attached.grow"],
+                bytes: 3000.0,
+                answer: 2999,
+            },
+        );
+    }
+}
+
+/// Threads stand anywhere in a collection at an attach and at a detach. They check what their blocks hold.
+#[test]
+fn threads_that_collect_without_a_pause_are_attached_to_and_detached_from() {
+    const CYCLES: usize = 25;
+    const COUNT: u32 = 5000;
+    for (compiler, shared) in compilers() {
+        let mut running = running(compiler, shared, "4");
+        for cycle in 0..CYCLES {
+            running.attach(&["--interval", "64K"]);
+            let before: u64 = running.ask("rounds").parse().expect("a number");
+            let answer = running.ask(&COUNT.to_string());
+            assert_eq!(answer, (COUNT * 2999).to_string());
+            while running.ask("rounds").parse::<u64>().expect("a number") < before + 20_000 {}
+            let profile = running.detach();
+            let heap = bridge::heap(&profile, "d");
+            // Each thread has 64 arrays of up to 4 KB, beside what it has allocated since the last collection.
+            assert!(
+                heap["live_bytes"].as_f64() < Some(50e6),
+                "{compiler}, cycle {cycle}: {heap}"
+            );
+            assert!(heap["major_collections"].as_f64() > Some(3.0), "{heap}");
+            bridge::assert_audit(&profile);
+        }
+        assert_eq!(running.end(3).1.code(), Some(3));
+    }
+}
+
 /// The calls of a druntime inside of the program do not pass by us.
 #[test]
 fn a_druntime_inside_of_the_program_is_named() {
@@ -159,4 +238,74 @@ fn functions_of_others_with_the_collector_s_names_are_called_as_without_the_agen
     let outcome = preloaded.preload_after_agent(first.path()).observed(&agent);
     outcome.assert_success();
     assert_eq!(outcome.text(), "done\n");
+}
+
+/// A program with a collector of its own that has druntime's functions, of 2.111 and later, and what its report says.
+fn own_druntime(flags: &[&str]) -> (Profile, String) {
+    let library = [&["-O1", "-DLIBRARY"], flags].concat();
+    let library = Program::library("own_druntime.c", "libown_druntime.so", &library);
+    let path = library.path().to_str().expect("UTF-8");
+    let program = Program::compiled_with("own_druntime.c", &[path]);
+    let room = Room::new();
+    room.add(&program, "program");
+    let run = [
+        "run",
+        "-q",
+        "--seed=7",
+        "--interval=16K",
+        "-o",
+        "x.allocsample",
+        "--",
+        "./program",
+    ];
+    assert_eq!(stdout(&room.output(&run)), "done\n");
+    let report = stdout(&room.output(&["report", "x.allocsample"]));
+    (Profile::read(&room.path("x.allocsample")), report)
+}
+
+/// The function that hears of marks has a name of D's: its module, its attributes and the order of its arguments may be others.
+#[test]
+fn a_druntime_without_a_c_name_for_marks_is_joined() {
+    for flags in [&[][..], &["-DIN_AN_OTHER_MODULE"], &["-DDELEGATE_FIRST"]] {
+        let (profile, _) = own_druntime(flags);
+        for (name, allocated, live) in [("dropped", 12e6, 0.0), ("kept", 8e6, 8e6)] {
+            let site = profile.site(name);
+            let z = truth::z(site.allocated_bytes, allocated, site.allocated_bytes_stderr);
+            assert!(z.abs() < 4.0, "{flags:?} {name}: {site:?}");
+            let difference = (site.live_bytes - live).abs();
+            assert!(
+                difference <= 4.0 * site.live_bytes_stderr,
+                "{flags:?} {name}: {site:?}"
+            );
+        }
+        assert_eq!(
+            bridge::heap(&profile, "d")["major_collections"].as_f64(),
+            Some(8.0)
+        );
+    }
+}
+
+#[test]
+fn a_druntime_whose_marks_cannot_be_had_is_off_and_the_report_says_so() {
+    for (flag, line) in [
+        (
+            "-DDIRECT_CALLS",
+            "what its collector manages is not sampled: druntime's function for marks is called directly",
+        ),
+        (
+            "-DUNSEEN",
+            "D's collector calls its functions in another way than known ones",
+        ),
+        (
+            "-DOTHER_ANSWERS",
+            "D's collector marks blocks in another way than known ones",
+        ),
+    ] {
+        let (profile, report) = own_druntime(&[flag]);
+        assert!(report.contains(line), "{flag}: {report}");
+        assert_eq!(
+            bridge::heap(&profile, "d")["live_bytes"].as_f64(),
+            Some(0.0)
+        );
+    }
 }

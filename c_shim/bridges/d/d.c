@@ -1,49 +1,51 @@
 /* The heap of D's collector, in programs that use a shared druntime (libdruntime-ldc-shared.so, libgphobos.so).
  *
- * Code of D calls the collector by C names, through the table of its object, so that we stand before them as before malloc.
- * Nothing tells when a block dies, but at the end of a collection's marking, while all threads are stopped, druntime calls
- * `thread_processGCMarks` with a function that says which blocks are marked: those of our samples that are not are about to
- * be freed.
+ * Code of D calls the collector by C names, through the table of its object, so that we stand before them as before malloc. After an
+ * attach the slots of these tables lead here, and back at a detach. Nothing tells when a block dies, but at the end of a collection's
+ * marking, while all threads are stopped, druntime calls a function of its own with another one that says which blocks are marked: those
+ * of our samples that are not are about to be freed. druntime's slots for it lead here.
  *
  * druntime stops threads with signals, wherever they are. So no lock is held here, and a key is an inverted address: the
- * collector takes every word on a stack that looks like an address for a reference. */
+ * collector takes every word on a stack that looks like an address for a reference.
+ *
+ * An attach may come in the middle of a collection, as its thread is none of D's: nobody stops it, and it takes no lock of the
+ * collector's. The heap goes on after all slots were changed. Whoever allocates a sample has seen it on and has held the collector's lock
+ * by then, so that a collection which has to look at that sample begins later, sees it on, too, and is seen from its beginning. One that
+ * began before is not asked: it cannot know of a sample. */
 #define _GNU_SOURCE
 #include "bridge.h"
+#include "d.h"
 #include "kit/countdown_threads.h"
 #include "kit/pass_on.h"
+#include "kit/resume.h"
 #include "kit/watches.h"
 
+#include <dlfcn.h>
 #include <string.h>
 
-/* What `gc_qalloc` returns. */
-struct block_info {
-    void *base;
-    size_t size;
-    uint32_t attributes;
+/* Blocks of a page or more are whole pages, with a few bytes of the array's own: an array that grows beyond them grows into the next. */
+enum { PAGE = 4096, ARRAY_BYTES = 64 };
+
+/* An array of D by value: `void[]`. */
+struct slice {
+    size_t length;
+    void *start;
 };
 
-/* Of druntime's `IsMarked`. */
-enum { NOT_MARKED = 0, MARKED = 1, NOT_OF_THE_COLLECTOR = 2 };
-
-/* A delegate of D: what it is called with first, and the function. */
-struct is_marked {
-    void *context;
-    int (*function)(void *context, void *address);
-};
-
-/* What druntime is asked. */
-static struct {
-    size_t (*size_of)(const void *block);
-    bool (*is_in_finalizer)(void);
-} druntime;
-
+static struct d_druntime druntime;
 static const allocsample_hooks *hooks;
+static allocsample_heap *heap;             /* that was registered, or NULL */
 HIDDEN _Atomic(allocsample_heap *) d_heap; /* NULL: the bridge is off, and the entries pass all calls on */
 static struct countdown_threads threads;
 static struct watches watches;
 static _Atomic(uint64_t) extended; /* samples of what a block grew by: they lie inside of it */
 static _Atomic(bool) is_ending;
-static uint64_t gc_begin_ns, gc_count; /* while threads are stopped, or by the thread that stops them */
+static _Atomic(bool) has_failed;
+static bool is_late; /* it was attached to: calls come by slots */
+static _Atomic(uint64_t) gc_begin_ns; /* of the collection whose marks were not looked at yet; 0: there is none */
+static _Atomic(uint64_t) gc_count;
+static _Atomic(uint64_t) unseen_before; /* collections that were not seen, as the bridge was off; FIRST_UNKNOWN: not known yet */
+#define FIRST_UNKNOWN (UINT64_C(1) << 63)
 
 /* Zero until the thread's first block. */
 static _Thread_local struct countdown this_thread;
@@ -53,17 +55,26 @@ static uintptr_t hidden(const void *block)
     return ~(uintptr_t)block;
 }
 
+static allocsample_heap *heap_now(void)
+{
+    return atomic_load_explicit(&d_heap, memory_order_relaxed);
+}
+
 /* ---- deaths ---- */
 
-static struct is_marked asked; /* while threads are stopped */
+static struct d_is_marked asked; /* while threads are stopped */
+
+static void end(struct watch *watch, uint32_t generation)
+{
+    (void)generation;
+    hooks->freed(heap, watch->handle);
+    watches_give_back(&watches, watch);
+}
 
 static void resolve(struct watch *watch, uint32_t generation)
 {
-    (void)generation;
-    if (asked.function(asked.context, (void *)~watch->handle) != NOT_MARKED)
-        return;
-    hooks->freed(d_heap, watch->handle);
-    watches_give_back(&watches, watch);
+    if (asked.function(asked.context, (void *)~watch->handle) == D_NOT_MARKED)
+        end(watch, generation);
 }
 
 /* Of the one call of `watches_each` that ends one block, or all that lie in it: on this thread. */
@@ -73,12 +84,9 @@ static _Thread_local struct {
 
 static void end_if_inside(struct watch *watch, uint32_t generation)
 {
-    (void)generation;
     uintptr_t address = ~watch->handle;
-    if (address < ended.start || address >= ended.end)
-        return;
-    hooks->freed(d_heap, watch->handle);
-    watches_give_back(&watches, watch);
+    if (address >= ended.start && address < ended.end)
+        end(watch, generation);
 }
 
 static void end_range(const void *block, size_t bytes)
@@ -91,7 +99,7 @@ static void end_range(const void *block, size_t bytes)
 /* The program frees the block, or has it moved. */
 static void before_free(const void *block)
 {
-    if (d_heap == NULL || block == NULL)
+    if (heap_now() == NULL || block == NULL)
         return;
     bool may_be_sampled = atomic_load_explicit(&extended, memory_order_relaxed) != 0 ||
                           shim_is_marked(shim_services.block_filter, (const void *)hidden(block));
@@ -106,15 +114,40 @@ static void before_free(const void *block)
     }
 }
 
+#define SAMPLED_UNTIL_THEN "its blocks are sampled only until then, and none counts as live"
+
+/* Deaths are not noticed in this druntime: without them the heap would look like one leak. */
+COLD static void fail(const char *note)
+{
+    if (atomic_exchange(&has_failed, true))
+        return;
+    atomic_store(&d_heap, NULL);
+    uint64_t now_ns = hooks->now_ns();
+    hooks->marker(heap, note, now_ns, now_ns);
+    watches_each(&watches, 0, end);
+}
+
 /* ---- samples ---- */
 
-COLD static bool tell(const void *block, size_t size)
+/* Whether all collections are seen that have ended: druntime counts them. One may have begun before the bridge was on. */
+static bool sees_collections(void)
 {
+    uint64_t before = atomic_load_explicit(&unseen_before, memory_order_relaxed);
+    return before == FIRST_UNKNOWN ||
+           druntime.collections().count <= before + atomic_load_explicit(&gc_count, memory_order_relaxed) + 1;
+}
+
+COLD static bool tell(allocsample_heap *to, const void *block, size_t size)
+{
+    if (!sees_collections()) {
+        fail("note: D's collector calls its functions in another way than known ones: " SAMPLED_UNTIL_THEN);
+        return false;
+    }
     /* A sample without a watch would never die. */
     struct watch *watch = watches_take(&watches);
     if (watch == NULL)
         return false;
-    allocsample_id id = countdown_tell(&this_thread, hooks, d_heap, hidden(block), size, 0);
+    allocsample_id id = countdown_tell(&this_thread, hooks, to, hidden(block), size, 0);
     if (id != ALLOCSAMPLE_NO_SAMPLE)
         watches_begin(watch, hidden(block));
     else
@@ -124,14 +157,22 @@ COLD static bool tell(const void *block, size_t size)
 
 static bool after_block(const void *block, size_t size)
 {
-    if (block == NULL || d_heap == NULL)
+    allocsample_heap *to = heap_now();
+    if (block == NULL || to == NULL)
         return false;
     if (UNLIKELY(this_thread.limit == 0))
         countdown_join(&threads, &this_thread);
-    return UNLIKELY(!countdown_take(&this_thread, size)) && tell(block, size);
+    return UNLIKELY(!countdown_take(&this_thread, size)) && tell(to, block, size);
 }
 
-/* ---- druntime's functions ---- */
+/* The block has grown where it is: what it grew by counts as a block behind the old one. */
+static void after_growth(const void *block, size_t before, size_t after)
+{
+    if (before != 0 && after > before && after_block((const char *)block + before, after - before))
+        atomic_fetch_add_explicit(&extended, 1, memory_order_relaxed);
+}
+
+/* ---- functions that code of D calls ---- */
 
 PASS_ON_UNLESS(d_heap, void *, gc_malloc, size_t size, uint32_t attributes, const void *type)
 {
@@ -140,9 +181,9 @@ PASS_ON_UNLESS(d_heap, void *, gc_malloc, size_t size, uint32_t attributes, cons
     return block;
 }
 
-PASS_ON_UNLESS(d_heap, struct block_info, gc_qalloc, size_t size, uint32_t attributes, const void *type)
+PASS_ON_UNLESS(d_heap, struct d_block, gc_qalloc, size_t size, uint32_t attributes, const void *type)
 {
-    struct block_info block = gc_qalloc_next(size, attributes, type);
+    struct d_block block = gc_qalloc_next(size, attributes, type);
     after_block(block.base, size);
     return block;
 }
@@ -162,14 +203,48 @@ PASS_ON_UNLESS(d_heap, void *, gc_realloc, void *block, size_t size, uint32_t at
     return moved;
 }
 
-/* A block that grows where it is: what it grew by counts as a block behind the old one. */
 PASS_ON_UNLESS(d_heap, size_t, gc_extend, void *block, size_t least, size_t most, const void *type)
 {
     size_t before = druntime.is_in_finalizer() ? 0 : druntime.size_of(block);
     size_t after = gc_extend_next(block, least, most, type);
-    if (before != 0 && after > before && after_block((const char *)block + before, after - before))
-        atomic_fetch_add_explicit(&extended, 1, memory_order_relaxed);
+    after_growth(block, before, after);
     return after;
+}
+
+static struct d_block block_of(const void *address)
+{
+    return druntime.is_in_finalizer() ? (struct d_block){0} : druntime.query(address);
+}
+
+static void after_array(struct d_block before)
+{
+    struct d_block after = block_of(before.base);
+    if (after.base == before.base)
+        after_growth(after.base, before.size, after.size);
+}
+
+/* Since 2.111, arrays that are appended to grow by these two instead. */
+PASS_ON_UNLESS(d_heap, bool, gc_expandArrayUsed, struct slice array, size_t used, bool is_shared)
+{
+    uintptr_t start = (uintptr_t)array.start;
+    if (LIKELY((start + array.length - ARRAY_BYTES) / PAGE == (start + used + ARRAY_BYTES) / PAGE))
+        return gc_expandArrayUsed_next(array, used, is_shared);
+    struct d_block before = block_of(array.start);
+    bool has_room = gc_expandArrayUsed_next(array, used, is_shared);
+    if (has_room)
+        after_array(before);
+    return has_room;
+}
+
+PASS_ON_UNLESS(d_heap, size_t, gc_reserveArrayCapacity, struct slice array, size_t wanted, bool is_shared)
+{
+    if (wanted <= array.length)
+        return gc_reserveArrayCapacity_next(array, wanted, is_shared);
+    struct d_block before = block_of(array.start);
+    size_t room = gc_reserveArrayCapacity_next(array, wanted, is_shared);
+    if (room != 0)
+        after_array(before);
+    return room;
 }
 
 PASS_ON_UNLESS(d_heap, void, gc_free, void *block)
@@ -178,75 +253,197 @@ PASS_ON_UNLESS(d_heap, void, gc_free, void *block)
     gc_free_next(block);
 }
 
+/* Ends of blocks first: a sample is not to miss its own. */
+static const struct d_call calls[] = {
+    {"gc_free", gc_free_entry, &gc_free_next, false},
+    {"gc_realloc", gc_realloc_entry, &gc_realloc_next, false},
+    {"gc_extend", gc_extend_entry, &gc_extend_next, false},
+    {"gc_expandArrayUsed", gc_expandArrayUsed_entry, &gc_expandArrayUsed_next, true},
+    {"gc_reserveArrayCapacity", gc_reserveArrayCapacity_entry, &gc_reserveArrayCapacity_next, true},
+    {"gc_malloc", gc_malloc_entry, &gc_malloc_next, false},
+    {"gc_qalloc", gc_qalloc_entry, &gc_qalloc_next, false},
+    {"gc_calloc", gc_calloc_entry, &gc_calloc_next, false},
+};
+enum { CALLS = sizeof calls / sizeof calls[0] };
+
+/* ---- functions that druntime calls itself ---- */
+
 /* The last collection, at the end of the program, finds dead what `main` held. */
-PASS_ON_UNLESS(d_heap, void, gc_term, void)
+static void terminate(void)
 {
     atomic_store_explicit(&is_ending, true, memory_order_relaxed);
-    gc_term_next();
+    druntime.terminate();
 }
 
-PASS_ON_UNLESS(d_heap, void, thread_suspendAll, void)
+static void suspend_all(void)
 {
-    gc_begin_ns = hooks->now_ns();
-    thread_suspendAll_next();
+    if (heap_now() != NULL)
+        atomic_store_explicit(&gc_begin_ns, hooks->now_ns(), memory_order_relaxed);
+    druntime.suspend_all();
 }
 
-PASS_ON_UNLESS(d_heap, void, thread_processGCMarks, struct is_marked is_marked)
+static bool is_code(uintptr_t address)
 {
-    thread_processGCMarks_next(is_marked);
-    if (atomic_load_explicit(&is_ending, memory_order_relaxed))
+    return address >= druntime.code && address < druntime.code_end;
+}
+
+/* Of the collection that has begun at `begin_ns`. */
+static void look_at_marks(struct d_is_marked is_marked, uint64_t begin_ns)
+{
+    allocsample_heap *of = heap_now();
+    uint64_t count = atomic_fetch_add_explicit(&gc_count, 1, memory_order_relaxed) + 1;
+    if (of == NULL || atomic_load_explicit(&is_ending, memory_order_relaxed))
         return;
     /* Another compiler may call another way: nothing of ours is the collector's. */
-    if (is_marked.function(is_marked.context, &watches) != NOT_OF_THE_COLLECTOR) {
-        d_heap = NULL;
+    if (is_marked.function == NULL || is_marked.function(is_marked.context, &watches) != D_NOT_OF_THE_COLLECTOR) {
+        fail("note: D's collector marks blocks in another way than known ones: " SAMPLED_UNTIL_THEN);
         return;
     }
     allocsample_gc gc = {
         .size = sizeof gc,
         .kind = ALLOCSAMPLE_MAJOR,
-        .id = ++gc_count,
-        .begin_ns = gc_begin_ns,
+        .id = count,
+        .begin_ns = begin_ns,
         .end_ns = hooks->now_ns(),
     };
-    hooks->gc(d_heap, &gc);
+    hooks->gc(of, &gc);
     asked = is_marked;
     watches_each(&watches, 0, resolve);
 }
 
+/* When the collection has begun that is not looked at yet; 0: there is none. */
+static uint64_t take_collection(void)
+{
+    return atomic_exchange_explicit(&gc_begin_ns, 0, memory_order_relaxed);
+}
+
+static void marks_of_all(struct d_is_marked is_marked)
+{
+    druntime.marks_of_all(is_marked);
+    uint64_t begin_ns = take_collection();
+    if (begin_ns != 0)
+        look_at_marks(is_marked, begin_ns);
+}
+
+/* Called for every thread, with what it caches and a delegate, in the order of the compiler: the delegate's second word is code. */
+static void marks_of_thread(uintptr_t first, uintptr_t second, uintptr_t third)
+{
+    druntime.marks_of_thread(first, second, third);
+    uint64_t begin_ns = take_collection();
+    if (begin_ns == 0)
+        return;
+    struct d_is_marked is_marked = {0};
+    uintptr_t function = is_code(third) ? third : is_code(second) ? second : 0;
+    uintptr_t context = function == third ? second : first;
+    memcpy(&is_marked.context, &context, sizeof context);
+    memcpy(&is_marked.function, &function, sizeof function);
+    look_at_marks(is_marked, begin_ns);
+}
+
+static const struct d_watched watched = {
+    .terminate = terminate,
+    .suspend_all = suspend_all,
+    .marks_of_all = marks_of_all,
+    .marks_of_thread = marks_of_thread,
+};
+
 /* ---- start ---- */
 
-/* False: druntime does not have it under its name. */
-static bool find(void *slot, const char *name)
+static bool find_calls(void *(*find)(const char *name))
 {
-    void *found = shim_services.find_symbol(name);
-    memcpy(slot, &found, sizeof found);
-    return found != NULL;
-}
-
-/* A druntime that is a part of the program has no such names for others, and calls its own functions directly. */
-static bool find_druntime(void)
-{
-    return find(&druntime.size_of, "gc_sizeOf") && find(&druntime.is_in_finalizer, "gc_inFinalizer") &&
-           find(&gc_malloc_next, "gc_malloc") && find(&gc_qalloc_next, "gc_qalloc") && find(&gc_calloc_next, "gc_calloc") &&
-           find(&gc_realloc_next, "gc_realloc") && find(&gc_extend_next, "gc_extend") && find(&gc_free_next, "gc_free") &&
-           find(&gc_term_next, "gc_term") && find(&thread_suspendAll_next, "thread_suspendAll") &&
-           find(&thread_processGCMarks_next, "thread_processGCMarks");
-}
-
-static void join(void)
-{
-    if (!find_druntime()) {
-        shim_services.decline("d", "a shared druntime", "is missing");
-        return;
+    for (size_t i = 0; i < CALLS; i++) {
+        void *found = find(calls[i].name);
+        memcpy(calls[i].next, &found, sizeof found);
+        if (found == NULL && !calls[i].is_optional)
+            return false;
     }
+    return true;
+}
+
+static bool make_heap(void)
+{
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     allocsample_heap_description description = {
         .size = sizeof description, .kind = ALLOCSAMPLE_COLLECTED, .name = "d"};
     if (hooks == NULL || !watches_make(&watches))
-        return;
+        return false;
     allocsample_heap *registered = hooks->heap_register(&description);
     if (registered != NULL && countdown_threads_prepare(&threads, hooks, registered))
-        d_heap = registered;
+        heap = registered;
+    return heap != NULL;
+}
+
+/* False, and the reason is told: D is left alone. */
+static bool prepare(void *(*find)(const char *name))
+{
+    const char *missing = d_druntime_find(&druntime);
+    if (missing == NULL && !find_calls(find))
+        missing = "gc_malloc";
+    if (missing != NULL)
+        shim_services.decline("d", missing, "is missing");
+    return missing == NULL && make_heap();
+}
+
+/* What is allocated is sampled from now on. */
+static void start(void)
+{
+    if (!d_druntime_watch(&druntime, &watched)) {
+        shim_services.decline("d", "druntime's function for marks", "is called directly");
+        return;
+    }
+    if (is_late)
+        d_druntime_enter(calls, CALLS, 0);
+    atomic_store(&gc_begin_ns, 0);
+    atomic_store(&unseen_before, FIRST_UNKNOWN);
+    atomic_store(&d_heap, heap);
+    /* A collection that has been seen and has not ended is not counted by druntime yet: one more may be unseen then. */
+    atomic_store(&unseen_before, druntime.collections().count - atomic_load(&gc_count));
+}
+
+static void join(void)
+{
+    if (prepare(shim_services.find_symbol))
+        start();
+}
+
+static void *find_global(const char *name)
+{
+    return dlsym(RTLD_DEFAULT, name);
+}
+
+static void attach(void)
+{
+    static bool is_tried;
+    if (heap == NULL) {
+        if (is_tried || find_global("gc_sizeOf") == NULL)
+            return; /* most processes that are attached to end here */
+        is_tried = true;
+        is_late = true;
+        if (!prepare(find_global))
+            return;
+    }
+    if (atomic_load(&has_failed))
+        return;
+    resume_heap(hooks, heap);
+    start();
+}
+
+static void detach(void)
+{
+    if (heap_now() == NULL)
+        return;
+    hooks->control(heap, ALLOCSAMPLE_STOP, 0);
+    atomic_store(&d_heap, NULL);
+    if (is_late)
+        d_druntime_leave(calls, CALLS);
+    d_druntime_unwatch(&druntime, &watched);
+}
+
+/* A library of D that was opened after the attach. */
+static void look(uintptr_t object)
+{
+    if (is_late && heap_now() != NULL)
+        d_druntime_enter(calls, CALLS, object);
 }
 
 const struct bridge bridge_d = {
@@ -254,4 +451,7 @@ const struct bridge bridge_d = {
     /* Not among those that we stand before. */
     .runtime_symbol = "gc_sizeOf",
     .join = join,
+    .attach = attach,
+    .detach = detach,
+    .look = look,
 };

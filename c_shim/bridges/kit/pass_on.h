@@ -75,13 +75,17 @@ HIDDEN void *pass_on_to(const char *name, const void *caller, void **found);
 #endif
 
 /* Defines the exported entry NAME. While the word JOINED, a hidden variable, is not 0, it is `TYPE NAME_joined(parameters)`, whose body
- * follows. That calls `NAME_next`, which the bridge has found before it joined. */
+ * follows. That calls `NAME_next`, which the bridge has found before it joined. `NAME_entry` is the entry by a name that is nobody
+ * else's: after an attach NAME is another object's function, also in our own code. */
 #define PASS_ON_UNLESS(JOINED, TYPE, NAME, ...)                                                                        \
     __attribute__((visibility("hidden"))) TYPE (*NAME##_next)(__VA_ARGS__);                                            \
+    extern __attribute__((visibility("hidden"))) char NAME##_entry[];                                                  \
     __asm__(".pushsection .rodata\n" #NAME "_name:\n\t.asciz \"" #NAME "\"\n\t.popsection\n\t"                         \
             ".pushsection .text\n\t.globl " #NAME "\n\t.type " #NAME ", %function\n\t.balign 16\n" #NAME ":\n\t"       \
             ".cfi_startproc\n\t" PASS_ON_CODE(NAME, JOINED) ".cfi_endproc\n\t"                                         \
-            ".size " #NAME ", .-" #NAME "\n\t.popsection");                                                            \
+            ".size " #NAME ", .-" #NAME "\n\t"                                                                         \
+            ".globl " #NAME "_entry\n\t.hidden " #NAME "_entry\n\t"                                                    \
+            ".set " #NAME "_entry, " #NAME "\n\t.popsection");                                                         \
     __attribute__((used, noinline, visibility("hidden"))) TYPE NAME##_joined(__VA_ARGS__)
 
 #endif

@@ -93,7 +93,7 @@ struct symbol_search {
 };
 
 /* The table has no count of symbols: the last one ends the last chain. */
-static size_t symbols_in(const uint32_t *gnu_hash)
+size_t symbols_in_table(const uint32_t *gnu_hash)
 {
     enum { HEAD_WORDS = 4 };
     uint32_t buckets_count = gnu_hash[0], first = gnu_hash[1], filter_words = gnu_hash[2], last = 0;
@@ -143,7 +143,7 @@ static int look_for_symbol(struct dl_phdr_info *object, size_t size, void *argum
         else if (entry->d_tag == DT_GNU_HASH)
             gnu_hash = place;
     }
-    size_t count = symbols == NULL ? 0 : hash != NULL ? hash[1] : gnu_hash != NULL ? symbols_in(gnu_hash) : 0;
+    size_t count = symbols == NULL ? 0 : hash != NULL ? hash[1] : gnu_hash != NULL ? symbols_in_table(gnu_hash) : 0;
     for (size_t i = 0; i < count && search->bytes == 0; i++)
         if (symbols[i].st_shndx != SHN_UNDEF && has_extent(&symbols[i]) &&
             object->dlpi_addr + symbols[i].st_value == search->address)

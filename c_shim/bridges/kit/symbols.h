@@ -34,4 +34,7 @@ HIDDEN bool symbols_extent_of(const void *address, uintptr_t *start, uintptr_t *
  * as well. `end` is where the next function in the table starts. */
 HIDDEN bool symbols_unwound_function_of(uintptr_t address, uintptr_t *start, uintptr_t *end);
 
+/* How many dynamic symbols an object has, by its GNU hash table. */
+HIDDEN size_t symbols_in_table(const uint32_t *gnu_hash);
+
 #endif

@@ -440,7 +440,7 @@ const RUNTIMES: &[Runtime] = &[
             from: ANY,
             to: [0, 0],
             partial: "",
-            joins_late: None,
+            joins_late: EVER,
         },
         is_on_malloc: false,
         missing: "what its collector manages is not sampled",
