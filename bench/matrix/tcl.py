@@ -1,12 +1,12 @@
-"""Tcl: 8.6 and 9.0 of the Debians that have them."""
+"""Tcl: 8.6, 9.0 and 9.1 of the Debians that have them."""
 
 from bench.matrix.version import PROGRAMS, Missing, NotAnEnd, Version, interpreter
 
 NAME = "Tcl"
 INTERVAL = "16K"
 PROGRAM = PROGRAMS / "known_truth.tcl"
-DEBIANS = [("bullseye", "8.6"), ("trixie", "8.6"), ("trixie", "9.0"), ("unstable", "8.6"), ("unstable", "9.0")]
-ENDS = [("bullseye", "tcl8.6"), ("unstable", "tcl9.0")]
+DEBIANS = [("bullseye", "8.6"), ("trixie", "8.6"), ("trixie", "9.0"), ("unstable", "8.6"), ("unstable", "9.0"), ("unstable", "9.1")]
+ENDS = [("bullseye", "tcl8.6"), ("unstable", "tcl9.1")]
 
 
 def versions(places):

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::attached::Attached;
 use crate::support::profile::Profile;
-use crate::support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip};
+use crate::support::{Agent, Outcome, Program, Room, Run, bridge, is_installed, skip, truth};
 
 /// The system's Tcl, unless the variable names another one.
 fn tclsh() -> Option<String> {
@@ -257,9 +257,65 @@ fn a_program_can_be_profiled_without_the_bridge() {
 
 #[test]
 fn a_tcl_of_a_version_that_is_not_known_is_left_alone_and_the_report_says_so() {
-    let (profile, report) = bridge::stranger("tcl_stranger.c", "tclsh", &["-DMINOR=9"]);
+    let (profile, report) = bridge::stranger("tcl_stranger.c", "tclsh", &["-DMINOR=5"]);
     assert!(!bridge::has_heap(&profile, "tcl"));
     let line = "procedures of Tcl are not shown: its bridge did not join (Tcl is of a version that is not known)";
+    assert!(report.contains(line), "{report}");
+}
+
+/// A copy of the system's library that says to be 8.7, in the room; `None`: there is none whose code is as it was expected.
+fn later_tcl(room: &Room) -> Option<()> {
+    const NAME: &str = "libtcl8.6.so";
+    // movl $8, (%rdi); test %rsi, %rsi; je; movl $6, (%rsi)
+    const MINOR: &[u8] = b"\xc7\x07\x08\0\0\0\x48\x85\xf6\x74\x06\xc7\x06\x06\0\0\0";
+    let library = std::fs::read(format!("/usr/lib/x86_64-linux-gnu/{NAME}"));
+    let Ok(mut library) = library else {
+        skip("no libtcl8.6.so (Debian: libtcl8.6)");
+        return None;
+    };
+    let Some(at) = library.windows(MINOR.len()).position(|it| it == MINOR) else {
+        skip("libtcl8.6.so tells its version in another way");
+        return None;
+    };
+    library[at + 13] = 7;
+    std::fs::write(room.path(NAME), library).expect("the library");
+    Some(())
+}
+
+/// Its first samples are a trial, and have native frames.
+#[test]
+fn a_later_tcl_with_the_same_stacks_is_shown_from_where_they_were_verified() {
+    let room = Room::new();
+    if tclsh().is_none() || later_tcl(&room).is_none() {
+        return;
+    }
+    let program = bridge::program("known_sites.tcl");
+    let outcome = Run::of("tclsh8.6")
+        .args(&[&program.to_string_lossy(), "4"])
+        .env("LD_LIBRARY_PATH", room.directory())
+        .unchanged(&agent("4K"));
+    outcome.assert_success();
+    let profile = outcome.profile();
+    let known = truth::printed(outcome.text().as_bytes());
+    assert_eq!(known.len(), 4);
+    for (name, known) in known {
+        let site = profile.site(&name);
+        let known = known.bytes as f64;
+        let most = known + 4.0 * site.allocated_bytes_stderr;
+        assert!(
+            site.allocated_bytes > 0.5 * known && site.allocated_bytes < most,
+            "{name}: {site:?}, {known}"
+        );
+    }
+    bridge::assert_audit(&profile);
+}
+
+#[test]
+fn a_later_tcl_with_other_stacks_is_left_alone_and_the_report_says_so() {
+    let flags = ["-DMINOR=7", "-DPLAUSIBLE"];
+    let (profile, report) = bridge::stranger("tcl_stranger.c", "tclsh", &flags);
+    assert!(bridge::has_heap(&profile, "tcl"));
+    let line = "procedures of Tcl are not shown: this version is not known, and was not found to be like known ones";
     assert!(report.contains(line), "{report}");
 }
 

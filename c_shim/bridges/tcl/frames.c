@@ -125,8 +125,10 @@ static void read_interpreter(struct walk *walk, uintptr_t interpreter, bool is_i
     struct chain from = {foreign_word(reader, interpreter + layout->frame), foreign_word(reader, interpreter + layout->command_frame)};
     struct tcl_place place = {0};
     for (int i = 0; i < MOST_COROUTINES; i++) {
-        if (!read_chain(walk, from, root, &place))
+        if (!read_chain(walk, from, root, &place)) {
+            tcl_trial_found_other(&walk->view);
             return;
+        }
         uintptr_t coroutine = environment == 0 ? 0 : foreign_word(reader, environment + layout->environment_coroutine);
         if (coroutine == 0)
             break;
@@ -141,8 +143,16 @@ static void read_interpreter(struct walk *walk, uintptr_t interpreter, bool is_i
 
 static void refuse(const struct tcl *tcl)
 {
+    static const char note[] = "note: procedures of Tcl are not shown: its interpreters are not what this version has";
+    static const char trial[] = "note: procedures of Tcl are not shown: this version is not known, and was not found to be like known ones";
     uint64_t now = tcl->hooks->now_ns();
-    tcl->hooks->marker(tcl->heap, "note: procedures of Tcl are not shown: its interpreters are not what this version has", now, now);
+    tcl->hooks->marker(tcl->heap, tcl->is_known ? note : trial, now, now);
+}
+
+/* Whether the walk only checks; what it reads is then of no use. */
+static bool is_on_trial(const struct tcl *tcl)
+{
+    return !tcl->is_known && tcl_trial_verdict() != TCL_ACCEPTED;
 }
 
 static void read_all(struct walk *walk)
@@ -158,6 +168,8 @@ static void read_all(struct walk *walk)
         refuse(walk->view.tcl);
     for (size_t i = 0; i < interpreters.count; i++)
         read_interpreter(walk, interpreters.found[i], i == 0);
+    if (walk->view.is_trial && interpreters.count > 0 && tcl_trial_ends_walk())
+        refuse(walk->view.tcl);
     if (walk->count > 0)
         atomic_store_explicit(&is_believed, true, memory_order_relaxed);
 }
@@ -166,9 +178,10 @@ size_t tcl_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user;
     const struct tcl *tcl = atomic_load_explicit(&current, memory_order_acquire);
-    if (tcl == NULL || atomic_load_explicit(&tries, memory_order_relaxed) >= TRIES)
+    if (tcl == NULL || atomic_load_explicit(&tries, memory_order_relaxed) >= TRIES ||
+        (!tcl->is_known && tcl_trial_verdict() == TCL_REFUSED))
         return 0;
-    struct walk walk = {.view = {.tcl = tcl}, .frames = frames, .capacity = capacity};
+    struct walk walk = {.view = {.tcl = tcl, .is_trial = is_on_trial(tcl)}, .frames = frames, .capacity = capacity};
     struct walker *walker = walkers_begin(&walkers, &walk.view.reader);
     if (walker == NULL)
         return 0;

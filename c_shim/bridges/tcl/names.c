@@ -70,6 +70,19 @@ static void copy_command(struct tcl_view *view, const struct command *command, c
     snprintf(to + length, room - length, "%s%s", length == 0 ? "" : "::", command->name);
 }
 
+/* Whether the name was read where it is: it is in a namespace of the interpreter's, whose own name begins as all do. */
+static bool is_of_interpreter(struct tcl_view *view, const struct command *command)
+{
+    const struct tcl_layout *layout = view->tcl->layout;
+    char full[3];
+    if (command->name[0] == 0 || command->namespace == 0)
+        return false;
+    uintptr_t name = foreign_word(&view->reader, command->namespace + layout->namespace_name);
+    foreign_text(&view->reader, name, full, sizeof full);
+    uintptr_t interpreter = foreign_word(&view->reader, command->namespace + layout->namespace_interpreter);
+    return interpreter == view->interpreter && strcmp(full, "::") == 0;
+}
+
 /* ---- methods ---- */
 
 /* The method of a chain that this procedure is the body of, or 0. The chain does not tell which one a call frame runs: all that
@@ -109,7 +122,7 @@ static void copy_method(struct tcl_view *view, uintptr_t frame, uintptr_t proced
     tcl_places_copy_file(view, foreign_word(reader, method + layout->method_name), name, sizeof name);
     if ((flags & (IS_CONSTRUCTOR | IS_DESTRUCTOR)) != 0)
         snprintf(name, sizeof name, "%s", (flags & IS_CONSTRUCTOR) != 0 ? "constructor" : "destructor");
-    if (owner.name[0] == 0 || name[0] == 0)
+    if (owner.name[0] == 0 || name[0] == 0 || (!view->tcl->is_known && !is_of_interpreter(view, &owner)))
         return;
     copy_command(view, &owner, to, room / 2);
     size_t length = strlen(to);
@@ -158,10 +171,25 @@ static bool read_called(struct tcl_view *view, uintptr_t frame, struct called *c
     return true;
 }
 
+static void check(struct tcl_view *view, uintptr_t frame)
+{
+    struct called called;
+    if (!read_called(view, frame, &called))
+        tcl_trial_found_other(view);
+    else if (is_of_interpreter(view, &called.command))
+        tcl_trial_found_procedure(view);
+    else if (called.command.entry != 0 && (called.flags & (IS_METHOD | IS_LAMBDA)) == 0)
+        tcl_trial_found_other(view);
+}
+
 allocsample_frame tcl_names_frame(struct tcl_view *view, struct tcl_known_names *known, struct tcl_known_places *places, uintptr_t frame,
                                   const struct tcl_place *at)
 {
     struct called called;
+    if (view->is_trial) {
+        check(view, frame);
+        return (allocsample_frame){0};
+    }
     if (!read_called(view, frame, &called))
         return (allocsample_frame){0};
     struct tcl_place place = at->file != 0 ? *at : tcl_places_of_body(view, places, called.procedure);
@@ -183,6 +211,8 @@ allocsample_frame tcl_names_frame(struct tcl_view *view, struct tcl_known_names 
 allocsample_frame tcl_names_top_level(struct tcl_view *view, const struct tcl_place *place)
 {
     char file[1024];
+    if (view->is_trial)
+        return (allocsample_frame){0};
     tcl_places_copy_file(view, place->file, file, sizeof file);
     uint32_t number = names_function(&functions, view->tcl->hooks, view->tcl->heap, "(top level)", file, 0);
     return (allocsample_frame){.function = number, .line = file[0] == 0 ? 0 : place->line};

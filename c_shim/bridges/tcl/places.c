@@ -125,7 +125,7 @@ static uintptr_t value_of(struct tcl_view *view, uintptr_t table, uintptr_t key)
 
 static uint32_t first_line(struct tcl_view *view, uintptr_t lines)
 {
-    int64_t line = lines == 0 ? 0 : tcl_count(view, lines);
+    int64_t line = lines == 0 ? 0 : tcl_number(view, lines, view->tcl->layout->line_bytes);
     return line > 0 && line < INT32_MAX ? (uint32_t)line : 0;
 }
 
@@ -176,6 +176,25 @@ static struct tcl_place of_code(struct tcl_view *view, struct tcl_known_places *
     return (struct tcl_place){entry->file, entry->line};
 }
 
+/* On trial: of a command that byte code calls. */
+static void check(struct tcl_view *view, uintptr_t address, uintptr_t pc)
+{
+    struct code code;
+    char file[2];
+    if (!read_code(view, address, &code) || pc < code.start || pc - code.start >= (uint64_t)code.bytes) {
+        tcl_trial_found_other(view);
+        return;
+    }
+    uintptr_t places = value_of(view, foreign_word(&view->reader, view->interpreter + view->tcl->layout->lines), address);
+    /* What `eval` runs is in no file. */
+    if (places == 0)
+        return;
+    struct tcl_place place = of_position(view, &code, places, (int64_t)(pc - code.start));
+    tcl_places_copy_file(view, place.file, file, sizeof file);
+    if (file[0] == '/' && place.line > 0)
+        tcl_trial_found_place(view);
+}
+
 struct tcl_place tcl_places_of_command(struct tcl_view *view, struct tcl_known_places *known, uintptr_t at)
 {
     const struct tcl_layout *layout = view->tcl->layout;
@@ -183,8 +202,12 @@ struct tcl_place tcl_places_of_command(struct tcl_view *view, struct tcl_known_p
     int32_t type;
     if (!foreign_read(reader, at, &type, sizeof type))
         return (struct tcl_place){0};
-    if (type == AT_BYTE_CODE)
-        return of_code(view, known, foreign_word(reader, at + layout->at_code), foreign_word(reader, at + layout->at_pc));
+    if (type == AT_BYTE_CODE) {
+        uintptr_t code = foreign_word(reader, at + layout->at_code), pc = foreign_word(reader, at + layout->at_pc);
+        if (view->is_trial)
+            check(view, code, pc);
+        return of_code(view, known, code, pc);
+    }
     if (type != AT_SOURCE)
         return (struct tcl_place){0};
     return (struct tcl_place){foreign_word(reader, at + layout->at_path), first_line(view, foreign_word(reader, at + layout->at_line))};

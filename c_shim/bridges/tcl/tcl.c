@@ -2,8 +2,9 @@
  *
  * Tcl's own functions that tell its stack (`info frame`) allocate, and none may be called from within malloc. So the
  * interpreters that run on the thread are found on its stack (interpreters.c), and their call frames are read where Tcl's
- * private headers have their parts (frames.c). These are the same for all patch levels of a version; Tcl tells its version, and
- * one that layouts.def has not is left alone.
+ * private headers have their parts (frames.c). These are the same for all patch levels of a version, and Tcl tells its version. A later one
+ * than layouts.def has is read like the newest of the same major version, once it was seen to be like that (trial.c); others are left
+ * alone.
  *
  * No code of Tcl is changed, and nothing is called but Tcl_GetVersion, which only stores constants. Its library may be loaded
  * late, as by Python's tkinter. */
@@ -30,14 +31,17 @@ static const struct tcl *joined;
 static _Atomic(bool) is_left;    /* the process was detached from */
 static _Atomic(bool) is_unknown; /* it is Tcl, of a version that nobody knows */
 
-static const struct tcl_layout *layout_of(get_version *ask)
+/* The newest layout that is not newer than the version, or NULL. */
+static const struct tcl_layout *layout_of(get_version *ask, bool *is_known)
 {
     int major, minor, patch_level, type;
+    const struct tcl_layout *found = NULL;
     ask(&major, &minor, &patch_level, &type);
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
-        if (layouts[i].major == major && layouts[i].minor == minor)
-            return &layouts[i];
-    return NULL;
+        if (layouts[i].major == major && layouts[i].minor <= minor)
+            found = &layouts[i];
+    *is_known = found != NULL && found->minor == minor;
+    return found;
 }
 
 static const char *name_of(const char *path)
@@ -69,7 +73,7 @@ static const char *enter(const struct object_file *library, get_version *ask)
     struct tcl *tcl = memory_map(sizeof *tcl);
     if (tcl == NULL)
         return "finds no memory for its bridge";
-    tcl->layout = layout_of(ask);
+    tcl->layout = layout_of(ask, &tcl->is_known);
     if (tcl->layout == NULL)
         return "is of a version that is not known";
     if (heap == NULL && !make_heap())

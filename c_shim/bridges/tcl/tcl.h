@@ -1,5 +1,6 @@
 /* What the files of the bridge to Tcl share: tcl.c joins it, interpreters.c finds those that run, frames.c reads their stacks,
- * places.c finds files and lines, names.c names procedures and methods, blocks.c counts what Tcl's own allocator serves. */
+ * places.c finds files and lines, names.c names procedures and methods, trial.c decides whether a version that nobody knows is like one
+ * that is known, blocks.c counts what Tcl's own allocator serves. */
 #ifndef ALLOCSAMPLE_BRIDGES_TCL_H
 #define ALLOCSAMPLE_BRIDGES_TCL_H
 
@@ -25,7 +26,7 @@ struct tcl_layout {
     /* ByteCode */
     uint16_t code_handle, code_commands, code_bytes, code_start, code_offsets, code_lengths, code_sources;
     /* ExtCmdLoc: lines of the commands of a byte code. */
-    uint16_t places_type, places_path, places_commands, places_used, place_bytes, place_source, place_line;
+    uint16_t places_type, places_path, places_commands, places_used, place_bytes, place_source, place_line, line_bytes;
     /* ExecEnv, ExecStack, CoroutineData */
     uint16_t environment_stack, environment_coroutine, stack_marker, stack_words, stack_end, stack_previous, coroutine_environment,
         coroutine_frame, coroutine_command_frame;
@@ -36,6 +37,7 @@ struct tcl_layout {
 
 struct tcl {
     const struct tcl_layout *layout;
+    bool is_known; /* the layout is that of its version, and of no older one */
     uintptr_t start, end; /* its library. It may be unloaded at any time */
     char file[64];        /* and the name of that */
     const allocsample_hooks *hooks;
@@ -48,16 +50,23 @@ struct tcl_view {
     struct foreign_reader reader;
     uintptr_t interpreter;
     uintptr_t handle; /* that its byte codes have */
+    bool is_trial;    /* what is read is only checked */
 };
 
-/* The number at `from`, of as many bytes as numbers have in this version; 0 if it cannot be read. */
-static inline int64_t tcl_count(struct tcl_view *view, uintptr_t from)
+/* The number at `from`, of four or eight bytes; 0 if it cannot be read. */
+static inline int64_t tcl_number(struct tcl_view *view, uintptr_t from, size_t bytes)
 {
     int64_t wide;
     int32_t narrow;
-    if (view->tcl->layout->count_bytes == sizeof wide)
+    if (bytes == sizeof wide)
         return foreign_read(&view->reader, from, &wide, sizeof wide) ? wide : 0;
     return foreign_read(&view->reader, from, &narrow, sizeof narrow) ? narrow : 0;
+}
+
+/* The number at `from`, of as many bytes as most numbers have in this version; 0 if it cannot be read. */
+static inline int64_t tcl_count(struct tcl_view *view, uintptr_t from)
+{
+    return tcl_number(view, from, view->tcl->layout->count_bytes);
 }
 
 /* ---- interpreters.c ---- */
@@ -83,6 +92,18 @@ HIDDEN void tcl_interpreters_find(struct tcl_view *view, struct tcl_looked *look
 
 /* The lowest address of the part of the thread's stack that the program uses; its end, if that is not known. */
 HIDDEN uintptr_t tcl_interpreters_top_of_stack(const struct foreign_range *stack);
+
+/* ---- trial.c ---- */
+
+enum tcl_verdict { TCL_UNDECIDED, TCL_ACCEPTED, TCL_REFUSED };
+
+/* What a walk has found to be as the layout says, or not. They do nothing outside of a trial. */
+HIDDEN void tcl_trial_found_procedure(const struct tcl_view *view);
+HIDDEN void tcl_trial_found_place(const struct tcl_view *view);
+HIDDEN void tcl_trial_found_other(const struct tcl_view *view);
+/* A walk has ended; true for the one that decides against the layout. */
+HIDDEN bool tcl_trial_ends_walk(void);
+HIDDEN enum tcl_verdict tcl_trial_verdict(void);
 
 /* ---- blocks.c ---- */
 

@@ -475,8 +475,8 @@ const RUNTIMES: &[Runtime] = &[
         support: Support::Bridge {
             heap: "tcl",
             from: [8, 6],
-            to: [9, 0],
-            partial: "",
+            to: [9, 1],
+            partial: "this version is not known: its procedures are shown from where its stacks were found to be like those of the newest known one, if they are",
             joins_late: EVER,
         },
         is_on_malloc: true,
