@@ -10,7 +10,7 @@
 struct block {
     char *start;
     size_t bytes;
-    bool is_kept, is_dead;
+    bool is_kept;
 };
 struct block_info {
     void *base;
@@ -46,7 +46,10 @@ void *gc_malloc(size_t size, uint32_t attributes, const void *type)
         memory = next = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (count == MOST || next + size > memory + BYTES)
         return NULL;
-    blocks[count++] = (struct block){next, size, false, false};
+    // As D's, blocks of a page and more are whole pages.
+    if (size >= 4096)
+        next += -(uintptr_t)next % 4096;
+    blocks[count++] = (struct block){next, size, false};
     next += (size + 15) / 16 * 16;
     return blocks[count - 1].start;
 }
@@ -76,6 +79,30 @@ bool gc_inFinalizer(void)
 struct collections gc_profileStats(void)
 {
     return (struct collections){.count = collections};
+}
+
+struct slice {
+    size_t length;
+    void *start;
+};
+
+// The last block grows by pages.
+bool gc_expandArrayUsed(struct slice array, size_t used, bool is_shared)
+{
+    (void)is_shared;
+    struct block *block = block_of(array.start);
+    if (block != &blocks[count - 1])
+        return false;
+    size_t bytes = ((char *)array.start + used - block->start + 4095) / 4096 * 4096;
+    if (bytes > block->bytes) {
+        next += bytes - block->bytes;
+        block->bytes = bytes;
+    }
+    return true;
+}
+size_t gc_reserveArrayCapacity(struct slice array, size_t wanted, bool is_shared)
+{
+    return gc_expandArrayUsed(array, wanted, is_shared) ? wanted : 0;
 }
 
 // Programs call none of these here.

@@ -191,8 +191,12 @@ static void check(struct tcl_view *view, uintptr_t address, uintptr_t pc)
         return;
     struct tcl_place place = of_position(view, &code, places, (int64_t)(pc - code.start));
     tcl_places_copy_file(view, place.file, file, sizeof file);
-    if (file[0] == '/' && place.line > 0)
+    if (file[0] != '/')
+        return;
+    if (place.line > 0)
         tcl_trial_found_place(view);
+    else
+        tcl_trial_found_other(view);
 }
 
 struct tcl_place tcl_places_of_command(struct tcl_view *view, struct tcl_known_places *known, uintptr_t at)
