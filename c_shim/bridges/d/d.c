@@ -41,7 +41,8 @@ static struct watches watches;
 static _Atomic(uint64_t) extended; /* samples of what a block grew by: they lie inside of it */
 static _Atomic(bool) is_ending;
 static _Atomic(bool) has_failed;
-static bool is_late; /* it was attached to: calls come by slots */
+static bool is_late; /* calls come by slots that were changed, as after an attach */
+static bool is_started;
 static _Atomic(uint64_t) gc_begin_ns; /* of the collection whose marks were not looked at yet; 0: there is none */
 static _Atomic(uint64_t) gc_count;
 static _Atomic(uint64_t) unseen_before; /* collections that were not seen, as the bridge was off; FIRST_UNKNOWN: not known yet */
@@ -349,10 +350,17 @@ static const struct d_watched watched = {
 
 /* ---- start ---- */
 
-static bool find_calls(void *(*find)(const char *name))
+static void *find_global(const char *name)
 {
+    return dlsym(RTLD_DEFAULT, name);
+}
+
+static bool find_calls(void)
+{
+    /* Where our entry is the first of its name, as under `run`, calls come to it by themselves. */
+    is_late = find_global("gc_malloc") != (void *)gc_malloc_entry;
     for (size_t i = 0; i < CALLS; i++) {
-        void *found = find(calls[i].name);
+        void *found = is_late ? find_global(calls[i].name) : shim_services.find_symbol(calls[i].name);
         memcpy(calls[i].next, &found, sizeof found);
         if (found == NULL && !calls[i].is_optional)
             return false;
@@ -374,10 +382,10 @@ static bool make_heap(void)
 }
 
 /* False, and the reason is told: D is left alone. */
-static bool prepare(void *(*find)(const char *name))
+static bool prepare(void)
 {
     const char *missing = d_druntime_find(&druntime);
-    if (missing == NULL && !find_calls(find))
+    if (missing == NULL && !find_calls())
         missing = "gc_malloc";
     if (missing != NULL)
         shim_services.decline("d", missing, "is missing");
@@ -388,6 +396,7 @@ static bool prepare(void *(*find)(const char *name))
 static void start(void)
 {
     if (!d_druntime_watch(&druntime, &watched)) {
+        atomic_store(&has_failed, true);
         shim_services.decline("d", "druntime's function for marks", "is called directly");
         return;
     }
@@ -396,19 +405,15 @@ static void start(void)
     atomic_store(&gc_begin_ns, 0);
     atomic_store(&unseen_before, FIRST_UNKNOWN);
     atomic_store(&d_heap, heap);
+    is_started = true;
     /* A collection that has been seen and has not ended is not counted by druntime yet: one more may be unseen then. */
     atomic_store(&unseen_before, druntime.collections().count - atomic_load(&gc_count));
 }
 
 static void join(void)
 {
-    if (prepare(shim_services.find_symbol))
+    if (prepare())
         start();
-}
-
-static void *find_global(const char *name)
-{
-    return dlsym(RTLD_DEFAULT, name);
 }
 
 static void attach(void)
@@ -418,8 +423,7 @@ static void attach(void)
         if (is_tried || find_global("gc_sizeOf") == NULL)
             return; /* most processes that are attached to end here */
         is_tried = true;
-        is_late = true;
-        if (!prepare(find_global))
+        if (!prepare())
             return;
     }
     if (atomic_load(&has_failed))
@@ -430,10 +434,11 @@ static void attach(void)
 
 static void detach(void)
 {
-    if (heap_now() == NULL)
+    if (!is_started)
         return;
     hooks->control(heap, ALLOCSAMPLE_STOP, 0);
     atomic_store(&d_heap, NULL);
+    is_started = false;
     if (is_late)
         d_druntime_leave(calls, CALLS);
     d_druntime_unwatch(&druntime, &watched);
