@@ -8,10 +8,10 @@
  * druntime stops threads with signals, wherever they are. So no lock is held here, and a key is an inverted address: the
  * collector takes every word on a stack that looks like an address for a reference.
  *
- * An attach may come in the middle of a collection, as its thread is none of D's: nobody stops it, and it takes no lock of the
- * collector's. The heap goes on after all slots were changed. Whoever allocates a sample has seen it on and has held the collector's lock
- * by then, so that a collection which has to look at that sample begins later, sees it on, too, and is seen from its beginning. One that
- * began before is not asked: it cannot know of a sample. */
+ * An attach may come in the middle of a collection. Its thread is none of D's, so that nobody stops it, and it takes no lock of the
+ * collector's. The heap is switched on after all slots were changed. A thread that allocates a sample has found the heap on, and has held
+ * the collector's lock afterwards: a collection that has to look at the sample takes that lock later, finds the heap on, too, and is seen
+ * from its beginning. The marks of one that began earlier are not looked at: no sample is older. */
 #define _GNU_SOURCE
 #include "bridge.h"
 #include "d.h"

@@ -36,8 +36,8 @@ struct d_druntime {
     /* Functions that it calls itself, at a collection and at its end. */
     void (*terminate)(void);
     void (*suspend_all)(void);
-    void (*marks_of_all)(struct d_is_marked);                      /* before 2.111; or NULL */
-    void (*marks_of_thread)(uintptr_t, uintptr_t, uintptr_t);      /* since 2.111; or NULL */
+    void (*marks_of_all)(struct d_is_marked);                 /* before 2.111; or NULL */
+    void (*marks_of_thread)(uintptr_t, uintptr_t, uintptr_t); /* since 2.111; or NULL */
     const char *marks_name;
 };
 

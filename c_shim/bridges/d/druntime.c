@@ -1,8 +1,8 @@
 /* Where a shared druntime has its functions, and through which slots they are called.
  *
- * The collector's functions have C names, which stay. Up to 2.110, so has the function that hears of marks. Since 2.111 it is a function
- * of D, whose name holds its module and its types: it is found by its own name, whatever these are. That it does the same is asked at the
- * first collection (d.c). */
+ * The collector's functions have C names, which stay. Up to 2.110, so has the function that processes marks. Since 2.111 it is a function
+ * of D, whose name holds its module and its types: it is found by its own name, whatever these are. d.c verifies at every collection that
+ * it does the same. */
 #define _GNU_SOURCE
 #include "d.h"
 #include "kit/exported.h"
@@ -27,7 +27,7 @@ static void visit(void *argument, const struct object_file *file)
 }
 
 /* A function `processGCMarks` of some module: its name is followed by its types. */
-static bool hears_of_marks(const char *name)
+static bool processes_marks(const char *name)
 {
     return strncmp(name, "_D", 2) == 0 && strstr(name, "14processGCMarksF") != NULL;
 }
@@ -44,7 +44,7 @@ static bool find_marks(struct d_druntime *druntime)
     druntime->marks_name = "thread_processGCMarks";
     if (find(druntime, &druntime->marks_of_all, druntime->marks_name))
         return true;
-    return exported_functions(druntime->start, hears_of_marks, &druntime->marks_name) == 1 &&
+    return exported_functions(druntime->start, processes_marks, &druntime->marks_name) == 1 &&
            find(druntime, &druntime->marks_of_thread, druntime->marks_name);
 }
 
@@ -64,7 +64,7 @@ const char *d_druntime_find(struct d_druntime *druntime)
         return "gc_profileStats";
     if (!find(druntime, &druntime->terminate, "gc_term") || !find(druntime, &druntime->suspend_all, "thread_suspendAll"))
         return "thread_suspendAll";
-    return find_marks(druntime) ? NULL : "the function that hears of marks";
+    return find_marks(druntime) ? NULL : "the function that processes marks";
 }
 
 /* ---- slots ---- */
@@ -84,10 +84,10 @@ static bool lead(const struct d_druntime *druntime, const char *name, const void
 
 bool d_druntime_watch(const struct d_druntime *druntime, const struct d_watched *watched)
 {
-    bool hears = druntime->marks_of_all != NULL
+    bool is_led = druntime->marks_of_all != NULL
                      ? lead(druntime, druntime->marks_name, &druntime->marks_of_all, &watched->marks_of_all)
                      : lead(druntime, druntime->marks_name, &druntime->marks_of_thread, &watched->marks_of_thread);
-    if (hears && lead(druntime, "thread_suspendAll", &druntime->suspend_all, &watched->suspend_all) &&
+    if (is_led && lead(druntime, "thread_suspendAll", &druntime->suspend_all, &watched->suspend_all) &&
         lead(druntime, "gc_term", &druntime->terminate, &watched->terminate))
         return true;
     d_druntime_unwatch(druntime, watched);

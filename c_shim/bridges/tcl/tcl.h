@@ -1,6 +1,6 @@
 /* What the files of the bridge to Tcl share: tcl.c joins it, interpreters.c finds those that run, frames.c reads their stacks,
- * places.c finds files and lines, names.c names procedures and methods, trial.c decides whether a version that nobody knows is like one
- * that is known, blocks.c counts what Tcl's own allocator serves. */
+ * places.c finds files and lines, names.c names procedures and methods, trial.c decides whether an unknown version is like a known
+ * one, blocks.c counts what Tcl's own allocator serves. */
 #ifndef ALLOCSAMPLE_BRIDGES_TCL_H
 #define ALLOCSAMPLE_BRIDGES_TCL_H
 

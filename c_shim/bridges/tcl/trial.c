@@ -1,4 +1,4 @@
-/* Whether a Tcl of a version that nobody knows keeps its stacks as the newest known one of the same major version.
+/* Whether a Tcl of an unknown version keeps its stacks as the newest known one of the same major version.
  *
  * Patch levels have always had the same layout. Another version may have moved anything (9.1 has lines of another size than 9.0), so that
  * nothing is shown before it was seen to be right on the program's own stacks: walks read them as the older layout says, and look at what
