@@ -133,9 +133,12 @@ COLD static void fail(const char *note)
 /* Whether all collections are seen that have ended: druntime counts them. One may have begun before the bridge was on. */
 static bool sees_collections(void)
 {
-    uint64_t before = atomic_load_explicit(&unseen_before, memory_order_relaxed);
-    return before == FIRST_UNKNOWN ||
-           druntime.collections().count <= before + atomic_load_explicit(&gc_count, memory_order_relaxed) + 1;
+    uint64_t before = atomic_load(&unseen_before);
+    if (before == FIRST_UNKNOWN)
+        return true;
+    /* First what has ended: this thread may be away for many collections between the two, which are all seen then. */
+    uint64_t ended_ones = druntime.collections().count;
+    return ended_ones <= before + atomic_load(&gc_count) + 1;
 }
 
 COLD static bool tell(allocsample_heap *to, const void *block, size_t size)
@@ -407,7 +410,8 @@ static void start(void)
     atomic_store(&d_heap, heap);
     is_started = true;
     /* A collection that has been seen and has not ended is not counted by druntime yet: one more may be unseen then. */
-    atomic_store(&unseen_before, druntime.collections().count - atomic_load(&gc_count));
+    uint64_t seen = atomic_load(&gc_count);
+    atomic_store(&unseen_before, druntime.collections().count - seen);
 }
 
 static void join(void)
