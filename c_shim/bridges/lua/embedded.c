@@ -1,7 +1,7 @@
 /* Programs that embed Lua's shared library take the agent when they open an interpreter's libraries.
  *
  * They do not read LUA_INIT. Before that moment an interpreter has some KiB, and no function by which the agent finds LuaJIT's
- * collections and Lua's coroutines. */
+ * collections. Such programs resume coroutines themselves, too. */
 #define _GNU_SOURCE
 #include "lua.h"
 
@@ -11,6 +11,7 @@
 /* luaL_openlibs is a macro for the other one since Lua 5.5. */
 static void (*open_libraries)(lua_State *);
 static void (*open_selected)(lua_State *, int, int);
+static lua_of_interface *resume;
 
 static void open_libraries_of_program(lua_State *thread)
 {
@@ -22,6 +23,11 @@ static void open_selected_of_program(lua_State *thread, int load, int preload)
 {
     open_selected(thread, load, preload);
     lua_join_embedded(thread);
+}
+
+static uintptr_t resume_of_program(lua_State *thread, uintptr_t b, uintptr_t c, uintptr_t d)
+{
+    return lua_resume_by(resume, thread, b, c, d);
 }
 
 /* The program's own calls lead to the first function of this name in the global scope, too. */
@@ -37,4 +43,5 @@ void lua_watch_embedders(void)
 {
     watch("luaL_openlibs", &open_libraries, (void *)open_libraries_of_program);
     watch("luaL_openselectedlibs", &open_selected, (void *)open_selected_of_program);
+    watch("lua_resume", &resume, (void *)resume_of_program);
 }

@@ -49,8 +49,7 @@ static void add_code(struct text *text, const char *agent, const char *of_user)
 {
     add(text, "do local join = package.loadlib(");
     add_quoted(text, agent);
-    /* Lua 5.1 makes no coroutine of a function of C. */
-    add(text, ", 'luaopen_allocsample') if join then join(coroutine.resume, coroutine.wrap(function() end)) end end ");
+    add(text, ", 'luaopen_allocsample') if join then join() end end ");
     if (of_user[0] == '@') {
         add(text, "dofile(");
         add_quoted(text, of_user + 1);
@@ -91,7 +90,7 @@ static char *getenv_of_program(const char *name)
 
 static void join(void)
 {
-    if (!lua_find_functions())
+    if (!lua_prepare())
         return;
     shim_services.redirect_in_program("getenv", (void *)getenv_of_program);
     lua_watch_embedders();
@@ -106,5 +105,5 @@ const struct bridge bridge_lua = {
     .name = "lua",
     .runtime_symbol = "lua_setallocf",
     .join = join,
-    .after_fork_in_child = lua_after_fork_in_child,
+    .after_fork_in_child = lua_frames_after_fork_in_child,
 };

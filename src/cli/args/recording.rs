@@ -110,7 +110,7 @@ pub struct Run {
     pub runtime: Option<Runtime>,
 
     /// Node.js: functions that V8 inlines are named by its CPU profiler, their objects are charged to their callers, or V8
-    /// inlines none; see integrations/node for the costs [default: named]
+    /// inlines none, and LuaJIT compiles nothing; see integrations/node for the costs [default: named]
     #[arg(long, value_name = "HOW")]
     pub inlining: Option<Inlining>,
 
@@ -224,7 +224,8 @@ pub struct Attach {
     #[arg(long, value_name = "WHAT")]
     pub children: Option<Children>,
 
-    /// Join language runtimes (CPython, JVM, Node.js, .NET, PHP, Perl, R, Tcl, Guile, Ruby, Erlang, OCaml, libgc), or none [default: auto]
+    /// Join language runtimes (CPython, JVM, Node.js, .NET, PHP, Perl, R, Tcl, Guile, Ruby, Lua, Erlang, OCaml, D, libgc), or none
+    /// [default: auto]
     #[arg(long, value_name = "WHICH")]
     pub runtime: Option<RunningRuntime>,
 

@@ -332,8 +332,8 @@ const RUNTIMES: &[Runtime] = &[
         version: &[After("LuaJIT ")],
         support: Support::Bridge {
             heap: "lua",
-            from: ANY,
-            to: [0, 0],
+            from: [2, 0],
+            to: [2, 1],
             partial: "its memory is sampled, functions and lines of Lua are not shown",
             joins_late: None,
         },
