@@ -204,6 +204,9 @@ fn why(profile: &Profile, here: &Here) -> String {
         }
         (None, Support::Optional { .. }) => "its bridge was not asked for".to_owned(),
         (None, Support::Outside { .. }) => "no agent can sample it".to_owned(),
+        (None, support) if support.heap() == Some("lua") && is_attached(profile) => {
+            "its bridge joins programs that export Lua's functions, and those that use Lua's shared library".to_owned()
+        }
         (None, support) if support.heap() == Some("lua") => {
             "its bridge joins `lua`, `luajit`, and programs that open the libraries of Lua's shared library"
                 .to_owned()
@@ -442,7 +445,7 @@ mod tests {
             ),
             (
                 attached(with("LuaJIT", "2.1.0")),
-                "warning: LuaJIT 2.1.0: its heap is not sampled: its bridge can join only when the program starts; start it with `allocsample run` instead of attaching",
+                "warning: LuaJIT 2.1.0: its heap is not sampled: its bridge joins programs that export Lua's functions, and those that use Lua's shared library",
             ),
             (
                 with("Deno", ""),

@@ -3,6 +3,7 @@
 
 use std::process::Output;
 
+use crate::support::attached::Attached;
 use crate::support::profile::{Profile, Site};
 use crate::support::room::{stderr, stdout};
 use crate::support::{Agent, Program, Room, bridge, is_installed, skip};
@@ -594,4 +595,58 @@ fn has_library(name: &str) -> bool {
         "/usr/lib",
     ];
     (folders.iter()).any(|folder| std::path::Path::new(folder).join(name).exists())
+}
+
+const RUNNING: &str = r#"
+local prefix, body = {}, ("g"):rep(2966)
+for i = 1, 60000 do prefix[i] = ("%08d"):format(i) end
+local made = 0
+function grow(i) return prefix[i] .. body .. "!" end
+function work(count)
+  -- Of the functions that Lua 5.3 calls up to here none can be watched.
+  local sum = 0 * os.clock()
+  for i = 1, count do made = made % 60000 + 1 sum = sum + #grow(made) end
+  return ("%d"):format(sum)
+end
+print("ready")
+io.stdout:flush()
+while true do
+  local count = tonumber(io.read() or "end")
+  if not count then break end
+  print(work(count))
+  io.stdout:flush()
+end
+os.exit(3)
+"#;
+
+/// The interpreters have no calls through slots, and LuaJIT's functions seldom call its interface.
+#[test]
+fn a_running_interpreter_is_attached_to_with_functions() {
+    for command in [
+        &["lua5.1"][..],
+        &["lua5.2"],
+        &["lua5.3"],
+        &["lua5.4"],
+        &["luajit", "-joff"],
+    ] {
+        if !is_installed(command[0]) {
+            skip(&format!("no {} (Debian: {0})", command[0]));
+            continue;
+        }
+        let running = Attached::start_as(|room| {
+            let file = room.path("running.lua");
+            std::fs::write(&file, RUNNING).expect("the script");
+            let mut interpreter = std::process::Command::new(command[0]);
+            interpreter.args(&command[1..]).arg(file);
+            interpreter
+        });
+        bridge::assert_joined_by_attach(
+            running,
+            &bridge::Work {
+                stack: &["main chunk", "work", "grow"],
+                bytes: 3000.0,
+                answer: 2975,
+            },
+        );
+    }
 }

@@ -105,5 +105,7 @@ const struct bridge bridge_lua = {
     .name = "lua",
     .runtime_symbol = "lua_setallocf",
     .join = join,
+    .attach = lua_attach,
+    .detach = lua_detach,
     .after_fork_in_child = lua_frames_after_fork_in_child,
 };

@@ -1,9 +1,13 @@
 /* Lua's blocks as a heap of the hook ABI, with their types and the functions that made them.
  *
  * An interpreter is joined by a function of ours in front of its allocator. launch.c has an interpreter call luaopen_allocsample, and
- * embedded.c calls lua_join_embedded. What the allocator gets from malloc is not counted again there. */
+ * embedded.c calls lua_join_embedded; after an attach watch.c tells of calls of the interpreter's functions. What the allocator gets
+ * from malloc is not counted again there.
+ *
+ * After a detach the first call of ours, on the thread that uses the interpreter, gives the allocator back. */
 #define _GNU_SOURCE
 #include "lua.h"
+#include "kit/resume.h"
 #include "kit/symbols.h"
 
 #include <string.h>
@@ -12,7 +16,7 @@
 #define STATES 64
 /* Types that Lua 5.2 and later pass in place of the size of a block that is new; others are parts of objects. */
 enum { TYPE_UNKNOWN = 0, TYPE_STRING = 4, TYPE_LAST = 10, TYPE_PART = 16 };
-enum { STATISTIC_HEAP = 1 };
+enum { STATISTIC_HEAP = 1, HOOK_COUNT = 8 };
 /* What luaJIT_setmode is about, and what it does. */
 enum { MODE_OF_COMPILER = 0, MODE_OFF = 0 };
 
@@ -20,8 +24,11 @@ static struct lua_interpreter states[STATES];
 const allocsample_hooks *lua_hooks;
 allocsample_heap *lua_heap;
 static bool has_functions; /* all that are needed */
+static _Atomic(bool) is_left; /* the process was detached from */
 /* Of LuaJIT: see is_refused. */
 static _Atomic(bool) has_one;
+/* Changes when an interpreter may be at an address where another one was joined. */
+static _Atomic(unsigned) generation;
 
 /* ---- blocks ---- */
 
@@ -87,15 +94,35 @@ COLD static void *grown_sample(struct lua_interpreter *state, void *old, size_t 
     return block;
 }
 
+/* Gives the allocator back, on the thread that uses the interpreter. NULL is no main thread: it is being closed. */
+COLD static void leave(struct lua_interpreter *state)
+{
+    if (state->main == NULL)
+        return;
+    lua.set_allocator(state->main, state->next, state->next_context);
+    state->main = NULL;
+    atomic_store_explicit(&has_one, false, memory_order_relaxed);
+    lua_hooks->nursery_end(lua_heap, &state->nursery, countdown_free(&state->countdown));
+    atomic_store_explicit(&state->is_taken, false, memory_order_release);
+}
+
 static void *lua_block(void *context, void *block, size_t old_size, size_t size)
 {
     struct lua_interpreter *state = context;
+    if (UNLIKELY(atomic_load_explicit(&is_left, memory_order_relaxed))) {
+        lua_allocator *next = state->next;
+        void *next_context = state->next_context;
+        leave(state);
+        return next(next_context, block, old_size, size);
+    }
     if (size == 0) {
         if (shim_is_marked(shim_services.block_filter, block))
             lua_hooks->freed(lua_heap, (uintptr_t)block);
         /* Its last block holds the main thread, behind a pointer's worth of the embedder's or at its start. */
-        if ((uintptr_t)state->main - (uintptr_t)block <= sizeof(void *))
+        if ((uintptr_t)state->main - (uintptr_t)block <= sizeof(void *)) {
             state->main = NULL;
+            atomic_fetch_add_explicit(&generation, 1, memory_order_relaxed);
+        }
         return under(state, block, old_size, 0);
     }
     bool is_at_limit = countdown_charge(&state->countdown, size);
@@ -196,7 +223,7 @@ static struct lua_interpreter *join_interpreter(lua_State *main)
     *state = (struct lua_interpreter){.is_taken = true, .main = main};
     countdown_begin(&state->countdown, lua_hooks, lua_heap, &state->nursery);
     state->next = lua.get_allocator(main, &state->next_context);
-    state->unwatched = state->next;
+    state->unwatched = lua_unwatched(state->next);
     lua.set_allocator(main, lua_block, state);
     state->global = lua_is_jit ? luajit_global_of(main) : 0;
     return state;
@@ -242,4 +269,109 @@ void lua_join_embedded(lua_State *thread)
 {
     if (begin() && !is_refused(thread))
         join_at_start(thread);
+}
+
+/* ---- attach ---- */
+
+/* The main thread of the interpreter that `thread` is of; NULL: Lua 5.1 does not say. */
+static lua_State *main_of(lua_State *thread)
+{
+    if (lua_is_jit)
+        return luajit_main_of(luajit_global_of(thread));
+    lua_State *main = NULL;
+    if (lua.check_stack(thread, 1) == 0)
+        return NULL;
+    if (lua_layout->main == 0) {
+        main = lua.push_thread(thread) != 0 ? thread : NULL;
+    } else {
+        lua.raw_get_number(thread, lua_layout->registry, lua_layout->main);
+        main = lua.to_thread(thread, -1);
+    }
+    lua.set_top(thread, -2);
+    return main;
+}
+
+/* Between two instructions of Lua, where any code may run. */
+static void on_instruction(lua_State *thread, struct lua_frame *unused)
+{
+    void *context;
+    (void)unused;
+    lua.set_hook(thread, NULL, 0, 0);
+    if (lua.get_allocator(thread, &context) == lua_block && !atomic_load_explicit(&is_left, memory_order_relaxed) &&
+        lua.check_stack(thread, 8) != 0)
+        watch_collections(context, thread);
+}
+
+/* Has Lua call on_instruction, unless the program has a hook of its own: that may be asked for at any time. Code that LuaJIT has
+ * compiled does not heed hooks. */
+static void watch_collections_soon(struct lua_interpreter *state, lua_State *thread)
+{
+    if (!atomic_load_explicit(&state->has_witness, memory_order_relaxed) && lua.get_hook(thread) == NULL)
+        lua.set_hook(thread, on_instruction, HOOK_COUNT, 1);
+}
+
+/* A function of the interface is called. */
+static void on_call(lua_State *thread, bool may_collect)
+{
+    static _Thread_local struct {
+        lua_State *thread;
+        unsigned generation;
+    } last __attribute__((tls_model("initial-exec")));
+    void *context;
+    unsigned current = atomic_load_explicit(&generation, memory_order_relaxed);
+    if (LIKELY(last.thread == thread && last.generation == current) || atomic_load_explicit(&is_left, memory_order_relaxed))
+        return;
+    struct lua_interpreter *state = NULL;
+    if (lua.get_allocator(thread, &context) == lua_block) {
+        state = context;
+    } else {
+        lua_State *main = main_of(thread);
+        if (main != NULL && !is_refused(thread))
+            state = join_interpreter(main);
+        lua_can_step = lua_can_step || lua_steps_are_right(thread);
+    }
+    if (state != NULL && may_collect && lua.check_stack(thread, 8) != 0)
+        watch_collections(state, thread);
+    else if (state != NULL)
+        watch_collections_soon(state, thread);
+    last.thread = thread;
+    last.generation = current;
+}
+
+/* LuaJIT's own allocator is called, where its interface may not be used but for what is called here. */
+static void on_block(void *context)
+{
+    if (atomic_load_explicit(&has_one, memory_order_relaxed) || atomic_load_explicit(&is_left, memory_order_relaxed))
+        return;
+    lua_State *main = luajit_main_by_allocator((uintptr_t)context);
+    struct lua_interpreter *state = main != NULL && !is_refused(main) ? join_interpreter(main) : NULL;
+    if (state != NULL)
+        watch_collections_soon(state, main);
+}
+
+void lua_attach(void)
+{
+    static bool is_tried;
+    if (!has_functions && !is_tried) {
+        is_tried = true;
+        lua_prepare();
+    }
+    if (!has_functions || !lua_is_there() || !begin())
+        return;
+    luajit_note_again();
+    resume_heap(lua_hooks, lua_heap);
+    atomic_store_explicit(&is_left, false, memory_order_relaxed);
+    atomic_fetch_add_explicit(&generation, 1, memory_order_relaxed);
+    if (!lua_watch(on_call, lua_is_jit ? luajit_allocator() : NULL, on_block))
+        shim_services.decline("lua", "Lua", "has no function whose calls could be watched");
+}
+
+void lua_detach(void)
+{
+    if (lua_heap == NULL)
+        return;
+    lua_unwatch();
+    lua_leave_collections();
+    lua_hooks->control(lua_heap, ALLOCSAMPLE_STOP, 0);
+    atomic_store_explicit(&is_left, true, memory_order_relaxed);
 }
