@@ -36,6 +36,6 @@ def found(name, where, root=None):
         return
     # "Lua 5.4.4  Copyright ...", "LuaJIT 2.1.0-beta3 -- Copyright ..."
     number = " ".join(said.name.split()[:2]).removeprefix("Lua ")
-    yield Version(f"{number}, {where}", said.command, PROGRAM, root, can_attach=False)
+    yield Version(f"{number}, {where}", said.command, PROGRAM, root)
     if name == "luajit":
-        yield Version(f"{number}, {where}, `-joff`", [*said.command, "-joff"], PROGRAM, root, can_attach=False)
+        yield Version(f"{number}, {where}, `-joff`", [*said.command, "-joff"], PROGRAM, root)
