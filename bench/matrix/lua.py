@@ -36,6 +36,8 @@ def found(name, where, root=None):
         return
     # "Lua 5.4.4  Copyright ...", "LuaJIT 2.1.0-beta3 -- Copyright ..."
     number = " ".join(said.name.split()[:2]).removeprefix("Lua ")
-    yield Version(f"{number}, {where}", said.command, PROGRAM, root)
+    # Before glibc 2.34 a process without libpthread cannot be attached to.
+    can_attach = "bullseye" not in where
+    yield Version(f"{number}, {where}", said.command, PROGRAM, root, can_attach=can_attach)
     if name == "luajit":
-        yield Version(f"{number}, {where}, `-joff`", [*said.command, "-joff"], PROGRAM, root)
+        yield Version(f"{number}, {where}, `-joff`", [*said.command, "-joff"], PROGRAM, root, can_attach=can_attach)
