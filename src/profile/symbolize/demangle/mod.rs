@@ -3,14 +3,17 @@
 mod crystal;
 mod dlang;
 mod nim;
+mod swift;
 
 use dlang::Parameters;
+use swift::Modules;
 
 /// A name of a symbol table. `is_nim`: the file is a program of Nim, which no name says by itself.
 pub(super) fn symbol(name: &str, is_nim: bool) -> String {
     // A versioned name ends in @@VERSION.
     let name = name.split('@').next().unwrap_or(name);
     dlang::demangle(name, Parameters::Hidden)
+        .or_else(|| swift::demangle(name, Modules::Shown))
         .or_else(|| crystal::demangle(name))
         .or_else(|| is_nim.then(|| nim::demangle(name))?)
         .unwrap_or_else(|| addr2line::demangle_auto(name.into(), None).into_owned())
@@ -27,7 +30,8 @@ pub(super) fn debug_name(raw: &str, readable: String, file: Option<&str>) -> Str
         // Some of its names pass for names of C++.
         Some(file) if file.ends_with(".nim") => nim::demangle(raw),
         Some(file) if file.ends_with(".zig") => zig(&readable),
-        _ => dlang::demangle(&readable, Parameters::Hidden),
+        _ => dlang::demangle(&readable, Parameters::Hidden)
+            .or_else(|| swift::demangle(&readable, Modules::Shown)),
     };
     of_language.unwrap_or(readable)
 }
@@ -51,6 +55,7 @@ mod tests {
         for (name, is_nim, shown) in [
             ("_D3app3runFZv", false, "app.run"),
             ("_ZN3app3runEv", false, "app::run()"),
+            ("$s3app3runyyF", false, "app.run()"),
             ("*run:Nil", false, "run"),
             ("run__app_1", true, "app.run"),
             ("run__app_1", false, "run__app_1"),
@@ -71,6 +76,7 @@ mod tests {
             ("alloc__anon_12", Some("app.c"), "alloc__anon_12"),
             ("_D3app3runFZv", Some("app.d"), "app.run"),
             ("_D3app3runFZv", None, "app.run"),
+            ("$s3app3runyyF", Some("app.swift"), "app.run()"),
         ] {
             assert_eq!(debug_name(name, name.to_owned(), file), shown);
         }
