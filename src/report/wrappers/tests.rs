@@ -167,3 +167,29 @@ fn random_programs_have_their_wrappers_found_and_their_factories_kept() {
     assert!(wrappers * 100 >= 97 * PROGRAMS, "{wrappers}");
     assert!(factories * 100 <= PROGRAMS, "{factories}");
 }
+
+#[test]
+fn who_makes_an_array_of_swift_is_charged() {
+    for wrapper in [
+        "swift_slowAlloc",
+        "swift_allocObject",
+        "swift_allocError",
+        "Swift._ContiguousArrayBuffer.init(_uninitializedCount:minimumCapacity:)",
+        "specialized static Swift.Array._allocateUninitialized(_:)",
+        "specialized Swift.Array.init(repeating:count:)",
+        "specialized Swift.Array._createNewBuffer(bufferIsUnique:minimumCapacity:growForAppend:)",
+        "static Swift._DictionaryStorage.allocate(capacity:)",
+        "specialized Swift._NativeDictionary._copyOrMoveAndResize(capacity:moveElements:)",
+        "static Swift.UnsafeMutablePointer.allocate(capacity:)",
+    ] {
+        assert!(is_known(wrapper), "{wrapper}");
+    }
+    for maker in [
+        "app.Queue.push(_:)",
+        "app.Queue.__allocating_init(size:)",
+        "Swift.Array<>.doubled()",
+        "specialized Swift.Sequence.map<A>(_:)",
+    ] {
+        assert!(!is_known(maker), "{maker}");
+    }
+}
