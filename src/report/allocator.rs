@@ -351,7 +351,7 @@ mod tests {
                 "std.array.Appender.put",
                 "/usr/lib/gcc/x86_64-linux-gnu/12/include/d/std/array.d",
             ),
-            ("rt.lifetime.load", "runtime/druntime/src/rt/lifetime.d"),
+            ("core.demangle.load", "runtime/druntime/src/core/demangle.d"),
         ] {
             let malloc = ("malloc", "");
             assert_eq!(
