@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
 
-use crate::running;
+use crate::{output_file, running};
 
 /// How long a JVM may take to open its socket, or to answer: it does so between collections only.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -105,11 +104,8 @@ fn wake(pid: u32, inside: u32, process: &Path, socket: &Path) -> anyhow::Result<
     }
     let name = format!(".attach_pid{inside}");
     let places = [process.join("cwd"), process.join("root/tmp")];
-    let made = places.iter().map(|place| place.join(&name)).find(|file| {
-        let options = &mut fs::OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        options.open(file).is_ok()
-    });
+    let mut files = places.iter().map(|place| place.join(&name));
+    let made = files.find(|file| output_file::create_new(file).is_ok());
     let made = made.context("no file can be made in its directory, nor in its /tmp")?;
     let opened = signal_until_open(pid, socket);
     // Without the file, the JVM would print its threads when the signal comes: it goes last.
