@@ -161,11 +161,13 @@ fn the_leak_is_found() {
     bridge::assert_leak(&["guile", "--no-auto-compile", "-c", &code], "open_session");
 }
 
-const RUNNING: &str = "
-(use-modules (ice-9 rdelim))
+/// Starts a program that calls `grow`, whose definition this is, as often as every line of its input says. Without a threshold the
+/// JIT has Guile's own.
+fn start_growing(grow: &str, level: u32, jit_threshold: Option<&str>) -> Attached {
+    let text = format!(
+        "(use-modules (ice-9 rdelim))
 (define last #f)
-; Compiled by the C library, in blocks of malloc's.
-(define (grow) (set! last (make-regexp \"a[b-f]*g\")))
+{grow}
 (define (work count) (let loop ((i 0)) (when (< i count) (grow) (loop (+ i 1)))) count)
 (display \"ready\\n\")
 (force-output)
@@ -176,22 +178,28 @@ const RUNNING: &str = "
     (force-output)
     (loop (read-line))))
 (exit 3)
-";
+"
+    );
+    Attached::start_as(|room| {
+        let source = room.path("growing.scm");
+        std::fs::write(&source, text).expect("the program");
+        let file = compiled(room, &source, level);
+        let code = format!("(load-compiled \"{}\")", file.display());
+        let mut command = Command::new("guile");
+        command.args(["--no-auto-compile", "-c", &code]);
+        command.envs(jit_threshold.map(|calls| ("GUILE_JIT_THRESHOLD", calls)));
+        command
+    })
+}
 
 #[test]
 fn a_running_program_is_attached_to_with_procedures_in_its_stacks() {
     if !has_guile() {
         return;
     }
-    let mut running = Attached::start_as(|room| {
-        let source = room.path("running.scm");
-        std::fs::write(&source, RUNNING).expect("the program");
-        let file = compiled(room, &source, 0);
-        let code = format!("(load-compiled \"{}\")", file.display());
-        let mut command = Command::new("guile");
-        command.args(["--no-auto-compile", "-c", &code]);
-        command
-    });
+    // Compiled by the C library, in blocks of malloc's.
+    let grow = "(define (grow) (set! last (make-regexp \"a[b-f]*g\")))";
+    let mut running = start_growing(grow, 0, None);
     for interval in ["64K", "16K"] {
         running.attach(&["--interval", interval]);
         assert_eq!(running.ask("8000"), "8000");
@@ -209,23 +217,6 @@ fn a_running_program_is_attached_to_with_procedures_in_its_stacks() {
     assert_eq!(running.end(3).1.code(), Some(3));
 }
 
-const ALLOCATING: &str = "
-(use-modules (ice-9 rdelim))
-(define last #f)
-(define (grow) (set! last (make-vector 499 0)))
-(set! grow grow)
-(define (work count) (let loop ((i 0)) (when (< i count) (grow) (loop (+ i 1)))) count)
-(display \"ready\\n\")
-(force-output)
-(let loop ((line (read-line)))
-  (unless (or (eof-object? line) (string-prefix? \"end\" line))
-    (display (work (string->number line)))
-    (newline)
-    (force-output)
-    (loop (read-line))))
-(exit 3)
-";
-
 /// Compiled by the JIT after some calls, never, and at once.
 #[test]
 fn objects_of_a_running_program_are_sampled_after_each_attach() {
@@ -233,16 +224,9 @@ fn objects_of_a_running_program_are_sampled_after_each_attach() {
         return;
     }
     for jit in ["1000", "-1", "0"] {
-        let running = Attached::start_as(|room| {
-            let source = room.path("allocating.scm");
-            std::fs::write(&source, ALLOCATING).expect("the program");
-            let file = compiled(room, &source, 2);
-            let code = format!("(load-compiled \"{}\")", file.display());
-            let mut command = Command::new("guile");
-            command.args(["--no-auto-compile", "-c", &code]);
-            command.env("GUILE_JIT_THRESHOLD", jit);
-            command
-        });
+        // Set again, so that it is not inlined.
+        let grow = "(define (grow) (set! last (make-vector 499 0)))\n(set! grow grow)";
+        let running = start_growing(grow, 2, Some(jit));
         let work = bridge::Work {
             stack: &["work", "grow"],
             bytes: 4000.0,
