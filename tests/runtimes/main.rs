@@ -22,6 +22,7 @@ mod jvm_types;
 mod jvm_versions;
 mod libgc;
 mod lua;
+mod luajit;
 mod mono;
 mod node;
 mod ocaml;
