@@ -29,7 +29,7 @@ struct job {
     struct shim_pass pass;
 };
 
-/* ---- what is redirected ---- */
+/* ---- redirected functions ---- */
 
 /* Functions that a bridge stands before. A list stays for ever, and counts while it is on. */
 #define LISTS 4
@@ -41,7 +41,7 @@ static struct list {
 } lists[LISTS];
 static size_t list_count;
 
-/* What is to be done with slots of one function. */
+/* How to redirect the slots of one function. */
 struct redirected {
     const void *own, *next;
     /* Nobody knows which function the slot of a library will come to hold. */

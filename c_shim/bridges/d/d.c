@@ -395,7 +395,7 @@ static bool prepare(void)
     return missing == NULL && make_heap();
 }
 
-/* What is allocated is sampled from now on. */
+/* Starts sampling. */
 static void start(void)
 {
     if (!d_druntime_watch(&druntime, &watched)) {

@@ -32,7 +32,7 @@ HIDDEN void libgc_collections_end(void);
 HIDDEN bool libgc_is_watched(void);
 /* Has libgc report collections. libgc is initialised, and the caller does not hold its lock. */
 HIDDEN void libgc_watch(void);
-/* Tells how large libgc's heap is. */
+/* Reports the size of libgc's heap. */
 HIDDEN void libgc_tell_heap(void);
 /* The program's own callback, which ours calls. */
 HIDDEN void libgc_set_users_callback(libgc_on_event callback);

@@ -1,7 +1,7 @@
 /* Lua's blocks as a heap of the hook ABI, with their types and the functions that made them.
  *
  * An interpreter is joined by a function of ours in front of its allocator. launch.c has an interpreter call luaopen_allocsample, and
- * embedded.c calls lua_join_embedded; after an attach watch.c tells of calls of the interpreter's functions. What the allocator gets
+ * embedded.c calls lua_join_embedded; after an attach watch.c reports calls of the interpreter's functions. What the allocator gets
  * from malloc is not counted again there.
  *
  * After a detach the first call of ours, on the thread that uses the interpreter, gives the allocator back. */
@@ -338,7 +338,7 @@ static void on_call(lua_State *thread, bool may_collect)
     last.generation = current;
 }
 
-/* LuaJIT's own allocator is called, where its interface may not be used but for what is called here. */
+/* Called from LuaJIT's own allocator, where no other functions of its interface may be used than those below. */
 static void on_block(void *context)
 {
     if (atomic_load_explicit(&has_one, memory_order_relaxed) || atomic_load_explicit(&is_left, memory_order_relaxed))

@@ -120,7 +120,7 @@ HIDDEN void lua_detach(void);
 
 /* ---- coroutines that C resumes (resume.c) ---- */
 
-/* Any function of the interface with up to six arguments, none of which is a number with a fraction. */
+/* Any function of the interface with up to six integer or pointer arguments. */
 typedef uintptr_t lua_of_interface(lua_State *, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
 
 /* The last one that the calling thread has resumed, while it runs; or NULL. */

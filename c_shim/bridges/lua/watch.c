@@ -31,7 +31,7 @@ static struct {
     uintptr_t start;         /* 0: it is not there, or left alone */
     uintptr_t at;            /* its first instruction */
     uint8_t before[8], after[8];
-    size_t length;           /* of what is replaced */
+    size_t length;           /* of the replaced instruction */
     lua_of_interface *original;
 } watched[FUNCTIONS] = {
     {.name = "lua_pushinteger"},
@@ -148,7 +148,7 @@ static void (*stub_of(size_t index))(void)
 
 #if defined(__x86_64__)
 
-/* Instructions that do nothing, of which assemblers and linkers make padding. The longer ones have prefixes besides. */
+/* No-op instructions that assemblers and linkers use as padding. Longer ones start with prefixes. */
 static size_t nothing_at(const uint8_t *at, const uint8_t *end)
 {
     static const uint8_t nothings[][9] = {

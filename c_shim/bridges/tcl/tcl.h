@@ -50,7 +50,7 @@ struct tcl_view {
     struct foreign_reader reader;
     uintptr_t interpreter;
     uintptr_t handle; /* that its byte codes have */
-    bool is_trial;    /* what is read is only checked */
+    bool is_trial;    /* values are read only to be checked */
 };
 
 /* The number at `from`, of four or eight bytes; 0 if it cannot be read. */
