@@ -14,21 +14,37 @@
 
 enum { FUNCTIONS = 6, DEEPEST = 40 };
 
-/* Few functions, so that most stacks have recursion: with names for all, the joined stack is the real one (but that a machine frame of
+static int32_t script_of(uint32_t function)
+{
+    return 1 + (int32_t)function / 3;
+}
+
+static bool is_outermost_of_script(uint32_t function)
+{
+    return function % 3 == 0;
+}
+
+/* Few functions, so that most stacks have recursion: with names for all but outermost code, the joined stack is the real one (but that a machine frame of
  * no script may stand on either side of what was inlined beside it). */
 static void known_functions_are_put_in_their_places(void)
 {
     for (int round = 0; round < 200000; round++) {
         struct v8_frame machine[DEEPEST];
-        uint32_t named[DEEPEST];
+        struct joined_named named[DEEPEST];
+        uint32_t known[DEEPEST];
         size_t depth = 0, named_depth = 0, all = below(DEEPEST);
         for (size_t i = 0; i < all; i++) {
-            bool is_of_script = below(8) != 0, is_inlined = is_of_script && i + 1 < all && below(2) == 0;
+            bool is_of_script = below(8) != 0;
             uint32_t function = (uint32_t)below(FUNCTIONS) + (is_of_script ? 1 : 100);
-            if (is_of_script)
-                named[named_depth++] = function;
+            bool is_outermost = is_of_script && is_outermost_of_script(function);
+            bool is_inlined = is_of_script && !is_outermost && i + 1 < all && below(2) == 0;
+            int32_t script = is_of_script ? script_of(function) : 0;
+            if (is_of_script) {
+                known[named_depth] = function;
+                named[named_depth++] = (struct joined_named){is_outermost && below(2) == 0 ? 0 : function, script};
+            }
             if (!is_inlined)
-                machine[depth++] = (struct v8_frame){.function = function, .is_of_script = is_of_script};
+                machine[depth++] = (struct v8_frame){.function = function, .script = script};
         }
         struct joined_stack joined;
         bool is_complete = v8_join_stacks(&joined, machine, depth, named, named_depth);
@@ -37,7 +53,7 @@ static void known_functions_are_put_in_their_places(void)
         size_t next = 0;
         for (size_t i = 0; i < joined.depth; i++)
             if (joined.frames[i].function < 100)
-                CHECK(joined.frames[i].function == named[next++]);
+                CHECK(joined.frames[i].function == known[next++]);
         CHECK(next == named_depth);
     }
 }
@@ -47,12 +63,12 @@ static void machine_frames_stay(void)
 {
     for (int round = 0; round < 200000; round++) {
         struct v8_frame machine[DEEPEST];
-        uint32_t named[DEEPEST];
+        struct joined_named named[DEEPEST];
         size_t depth = below(DEEPEST), named_depth = below(DEEPEST), next = 0;
         for (size_t i = 0; i < depth; i++)
-            machine[i] = (struct v8_frame){.function = (uint32_t)below(FUNCTIONS) + 1, .is_of_script = below(8) != 0};
+            machine[i] = (struct v8_frame){.function = (uint32_t)below(FUNCTIONS) + 1, .script = (int32_t)below(4)};
         for (size_t i = 0; i < named_depth; i++)
-            named[i] = (uint32_t)below(FUNCTIONS) + 1;
+            named[i] = (struct joined_named){(uint32_t)below(FUNCTIONS + 1), 1 + (int32_t)below(3)};
         struct joined_stack joined;
         v8_join_stacks(&joined, machine, depth, named, named_depth);
         for (size_t i = 0; i < joined.depth && next < depth; i++)
@@ -64,17 +80,17 @@ static void machine_frames_stay(void)
 static void deep_stacks_are_cut(void)
 {
     static struct v8_frame machine[V8_DEPTH];
-    static uint32_t named[2 * V8_DEPTH];
+    static struct joined_named named[2 * V8_DEPTH];
     struct joined_stack joined;
     for (size_t i = 0; i < V8_DEPTH; i++)
-        machine[i] = (struct v8_frame){.function = 1, .is_of_script = true};
+        machine[i] = (struct v8_frame){.function = 1, .script = 1};
     for (size_t i = 0; i < 2 * V8_DEPTH; i++)
-        named[i] = i % 2 == 0 ? 2 : 1;
+        named[i] = (struct joined_named){i % 2 == 0 ? 2 : 1, 1};
     CHECK(v8_join_stacks(&joined, machine, V8_DEPTH, named, 2 * V8_DEPTH) && joined.depth == V8_DEPTH);
     CHECK(joined.frames[0].function == 2 && joined.frames[1].function == 1);
     /* V8 noted fewer: the machine's own go on. */
     CHECK(v8_join_stacks(&joined, machine, 100, named, 20) && joined.depth == 110);
-    CHECK(!v8_join_stacks(&joined, machine, 1, (const uint32_t[]){3}, 1) && joined.depth == 2);
+    CHECK(!v8_join_stacks(&joined, machine, 1, (const struct joined_named[]){{3, 1}}, 1) && joined.depth == 2);
     CHECK(!v8_join_stacks(&joined, machine, 1, NULL, 0) && joined.depth == 1);
 }
 
@@ -159,6 +175,46 @@ static void the_place_is_found_and_followed(void)
     CHECK(found >= 188);
 }
 
+static void progress(void *user)
+{
+    const struct v8_draws *draws = user;
+    uint64_t expected = 1;
+    for (uint64_t i = 0; i < noticed; i++)
+        expected *= 4;
+    CHECK(draws->count == expected);
+    noticed++;
+}
+
+/* The first draws are to be read soon; so many readings take long. */
+static void progress_is_told_at_powers_of_four(void)
+{
+    struct v8_draws draws = {.on_progress = progress};
+    draws.isolate = &draws;
+    noticed = 0;
+    for (int i = 0; i < 5000; i++)
+        on_draw(&draws);
+    CHECK(noticed == 7); /* 4^6 = 4096 */
+}
+
+static uint64_t told_calls;
+
+static void tell(const struct shim_caller *caller)
+{
+    CHECK(caller->pc != 0 && caller->sp != 0);
+    told_calls++;
+}
+
+/* Nobody draws on this thread. */
+static void one_in_many_calls_is_told(void)
+{
+    told_of_calls = tell;
+    next_new = malloc;
+    draws_here = NULL;
+    for (int i = 0; i < 100 * CALLS_TOLD; i++)
+        free(new_in_v8(8));
+    CHECK(told_calls == 100);
+}
+
 /* Where V8's samples are not numbered by calls of any one place, none is trusted. */
 static void no_place_is_trusted_without_evidence(void)
 {
@@ -182,6 +238,8 @@ int main(void)
     machine_frames_stay();
     deep_stacks_are_cut();
     the_place_is_found_and_followed();
+    progress_is_told_at_powers_of_four();
+    one_in_many_calls_is_told();
     no_place_is_trusted_without_evidence();
     puts("named");
     return 0;

@@ -52,7 +52,8 @@ struct described {
     bool is_optimized;
 };
 
-/* `JS:*load /srv/app.js:10:5`: a mark of the compiler's tier, a name that may be missing, and where it is. False: other code. */
+/* `JS:*load /srv/app.js:10:5`: a mark of the compiler's tier, a name that may be missing, and where it is. Code that was put into a loop
+ * that went on has an `o` before its mark. False: other code. */
 static bool describe(char *text, struct described *described)
 {
     static const char *const kinds[] = {"JS:", "LazyCompile:", "Function:", "Eval:", "Script:"};
@@ -61,7 +62,11 @@ static bool describe(char *text, struct described *described)
         kind++;
     if (kind == kinds_count)
         return false;
-    char *mark = text + strlen(kinds[kind]), *name = mark + strspn(mark, "~^+*'"), *file = strchr(name, ' ');
+    static const char marks[] = "~^+*'";
+    char *mark = text + strlen(kinds[kind]);
+    if (mark[0] == 'o' && mark[1] != 0 && strchr(marks, mark[1]) != NULL)
+        mark++;
+    char *name = mark + strspn(mark, marks), *file = strchr(name, ' ');
     if (file == NULL || !cut_number(file, &described->column) || !cut_number(file, &described->line))
         return false;
     *file++ = 0;
@@ -74,6 +79,8 @@ static bool describe(char *text, struct described *described)
 /* Functions that have been compiled before an attach, in the isolate of this thread; NULL: it was not attached to. */
 static _Thread_local struct v8_older *older_here;
 static _Thread_local bool is_enumerating;
+/* One for all isolates. */
+static void (*told_of_optimized)(void *isolate);
 
 static void note_age(const struct event *event, const struct described *described, void *isolate)
 {
@@ -108,6 +115,8 @@ static void on_code_added(const struct event *event)
     v8_hooks->code_add(v8_heap, event->start, end, function);
     if (older_here != NULL)
         note_age(event, &described, v8.current_isolate());
+    if (described.is_optimized)
+        told_of_optimized(v8.current_isolate());
 }
 
 static void on_event(const void *data)
@@ -123,9 +132,10 @@ static void on_event(const void *data)
         v8_hooks->code_remove(v8_heap, event->start);
 }
 
-void v8_watch_code(void *isolate, struct v8_older *older)
+void v8_watch_code(void *isolate, struct v8_older *older, void (*on_optimized)(void *isolate))
 {
     older_here = older;
+    told_of_optimized = on_optimized;
     is_enumerating = true;
     v8.watch_code(isolate, ENUMERATE_EXISTING, on_event);
     is_enumerating = false;

@@ -19,6 +19,8 @@
 enum { FEWEST_SAMPLES = 32, FEWEST_READINGS = 2 };
 /* A reading may itself start a collection, in which the objects that were drawn last die. That does not happen so often in a row. */
 enum { MOST_SHORT_READINGS = 3 };
+/* Calls on a thread that is not watched, of which one is told. */
+enum { CALLS_TOLD = 128 };
 
 static const char name_of_new[] = "_Znwm";
 
@@ -38,6 +40,8 @@ static _Atomic(size_t) drawing_size;
 static _Atomic(uintptr_t) drawing_from;
 static _Atomic(bool) was_wrong;
 static _Thread_local struct v8_draws *draws_here;
+static void (*told_of_calls)(const struct shim_caller *);
+static _Thread_local uint32_t calls_untold;
 
 static struct v8_caller *find(struct v8_draws *draws, uintptr_t from, size_t size)
 {
@@ -59,6 +63,11 @@ static COLD void count_call(struct v8_draws *draws, uintptr_t from, size_t size)
     caller->calls++;
 }
 
+static bool is_power_of_four(uint64_t number)
+{
+    return (number & (number - 1)) == 0 && (number & UINT64_C(0x5555555555555555)) != 0;
+}
+
 static COLD void on_draw(struct v8_draws *draws)
 {
     int error = errno;
@@ -67,7 +76,19 @@ static COLD void on_draw(struct v8_draws *draws)
     draws->count++;
     if (draws->on_draw != NULL)
         draws->on_draw(draws->user);
+    if (draws->on_progress != NULL && is_power_of_four(draws->count))
+        draws->on_progress(draws->isolate);
     draws_here = draws;
+    errno = error;
+}
+
+static COLD void tell_calls(uintptr_t from)
+{
+    int error = errno;
+    struct shim_caller caller = {.pc = from, .sp = (uintptr_t)__builtin_frame_address(0)};
+    /* The callback may call `operator new` itself. */
+    calls_untold = 0;
+    told_of_calls(&caller);
     errno = error;
 }
 
@@ -82,6 +103,8 @@ static void *new_in_v8(size_t size)
         else if (UNLIKELY(from == atomic_load_explicit(&drawing_from, memory_order_relaxed) &&
                           size == atomic_load_explicit(&drawing_size, memory_order_relaxed)))
             on_draw(draws);
+    } else if (UNLIKELY(++calls_untold == CALLS_TOLD)) {
+        tell_calls((uintptr_t)__builtin_return_address(0));
     }
     return next_new(size);
 }
@@ -95,9 +118,10 @@ static void *address_of_own(void)
     return address;
 }
 
-void v8_draws_watch(const void *address_in_v8)
+void v8_draws_watch(const void *address_in_v8, void (*on_calls)(const struct shim_caller *))
 {
     Dl_info info;
+    told_of_calls = on_calls;
     *(void **)&next_new = dlsym(RTLD_DEFAULT, name_of_new);
     if (next_new == NULL || dladdr(address_in_v8, &info) == 0)
         return;

@@ -134,7 +134,7 @@ static struct v8_frame frame_of(const struct v8_sampler *sampler, const struct n
                                   node->line > 0 ? (uint32_t)node->line : 0);
     }
     int64_t old_until_us = is_of_script && sampler->older != NULL ? v8_older_until_us(sampler->older, hash) : 0;
-    return (struct v8_frame){number, is_of_script, old_until_us};
+    return (struct v8_frame){number, is_of_script ? node->script_id : 0, old_until_us};
 }
 
 static size_t count_nodes(const struct node *node)
@@ -315,12 +315,19 @@ static bool tell_changes(struct v8_sampler *sampler, struct profile *profile, vo
     return true;
 }
 
+/* A reading can start a collection: V8 looks up where the lines of a script end, once, and keeps that in its heap. What is dead then is
+ * in no list any more. So the first draws are read early, a few at a time. */
 bool v8_sampler_read(struct v8_sampler *sampler, void *isolate)
 {
+    /* In the middle of a reading V8 must not be asked for another one: it would let go of what the first one still needs. */
+    if (sampler->is_being_read)
+        return true;
+    sampler->is_being_read = true;
     v8_draws_before_reading(&sampler->draws);
     struct shim_quiet before = shim_quiet_begin(shim_services.counters());
     struct profile *profile = v8.profile_of(sampler->profiler);
     shim_quiet_end(before);
+    sampler->is_being_read = false;
     if (profile == NULL) {
         sampler->is_running = false;
         return false;
@@ -357,9 +364,10 @@ static bool are_names_wanted(void)
 
 bool v8_sampler_lacks_names(const struct v8_sampler *sampler)
 {
-    /* To start V8's CPU profiler takes longer than some programs do that allocate little. */
-    enum { FEWEST_SAMPLES = 2 };
-    bool is_worth_it = sampler->older != NULL || sampler->draws.highest >= FEWEST_SAMPLES;
+    /* To start V8's CPU profiler takes 20 ms, longer than some programs that allocate little. But it must run before V8 inlines anything
+     * into a loop that goes on (on-stack replacement): it never learns of that later. */
+    enum { FEWEST_DRAWS = 4 };
+    bool is_worth_it = sampler->older != NULL || sampler->is_busy || sampler->draws.count >= FEWEST_DRAWS;
     return sampler->inlined == NULL && sampler->is_running && are_names_wanted() && v8_draws_are_known() && is_worth_it &&
            v8_scope_is_found();
 }

@@ -144,11 +144,11 @@ void v8_inlined_died(struct v8_inlined *inlined, uint64_t number, uint64_t time_
 
 /* ---- stacks of the CPU profiler ---- */
 
-/* 0: it is of no script. */
-static uint32_t function_of(const void *node, void *isolate)
+/* 0: V8 does not say where it is, which happens for the outermost code of a script. */
+static uint32_t function_of(const void *node, int script, void *isolate)
 {
-    int script = v8.cpu_node_script(node), line = v8.cpu_node_line(node), column = v8.cpu_node_column(node);
-    if (script <= 0 || line <= 0)
+    int line = v8.cpu_node_line(node), column = v8.cpu_node_column(node);
+    if (line <= 0)
         return 0;
     bool is_new;
     uint32_t number = names_number(&v8_names, v8_place_hash(isolate, script, line, column), &is_new);
@@ -160,14 +160,14 @@ static uint32_t function_of(const void *node, void *isolate)
     return number;
 }
 
-/* Functions of the CPU profiler's stack, from the callee on. */
-static size_t walk_named(const struct v8_inlined *inlined, const void *node, uint32_t *named)
+/* Functions of scripts on the CPU profiler's stack, from the callee on. */
+static size_t walk_named(const struct v8_inlined *inlined, const void *node, struct joined_named *named)
 {
     size_t depth = 0;
     for (; node != NULL && depth < CPU_DEPTH; node = v8.cpu_node_parent(node)) {
-        uint32_t function = function_of(node, inlined->isolate);
-        if (function != 0)
-            named[depth++] = function;
+        int script = v8.cpu_node_script(node);
+        if (script > 0)
+            named[depth++] = (struct joined_named){function_of(node, script, inlined->isolate), script};
     }
     return depth;
 }
@@ -211,7 +211,7 @@ static bool is_in_old_code(const struct v8_inlined *inlined, const struct draw *
 {
     const struct v8_frame *frames = inlined->frames + draw->frames;
     size_t innermost = 0;
-    while (innermost < draw->depth && !frames[innermost].is_of_script)
+    while (innermost < draw->depth && frames[innermost].script == 0)
         innermost++;
     return innermost < draw->depth && draw->begin_us < frames[innermost].old_until_us;
 }
@@ -231,7 +231,7 @@ static void note_old_code(const struct v8_inlined *inlined, size_t old, size_t a
 static void conclude(struct v8_inlined *inlined)
 {
     struct joined_stack stack;
-    uint32_t named[CPU_DEPTH];
+    struct joined_named named[CPU_DEPTH];
     size_t complete = 0, all = 0, old = 0;
     for (size_t i = 0; i < inlined->read; i++) {
         const struct draw *draw = &inlined->draws[i];

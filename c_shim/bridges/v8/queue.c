@@ -1,6 +1,6 @@
-/* Whether malloc was called for an isolate's queue of interrupts.
+/* Whether memory is being taken for an isolate's queue of interrupts.
  *
- * V8 keeps requested interrupts in a queue, and takes memory for it from malloc. A request from inside that malloc would
+ * V8 keeps requested interrupts in a queue, and takes memory for it from `operator new` or malloc. A request from inside these would
  * change the queue in the middle of a change. The stack shows it: a return address into the code that appends to the queue.
  *
  * The public function `v8::Isolate::RequestInterrupt` is no more than a jump to that code, whose name only some builds export.
@@ -84,15 +84,14 @@ bool v8_queue_find(void)
     return ranges_count > 1;
 }
 
-bool v8_queue_is_changing(void)
+bool v8_queue_is_changing(const struct shim_caller *caller)
 {
     /* How much of the stack is searched: more than the frames of what appends an entry. */
     enum { WORDS = 64 };
-    const struct shim_caller *caller = shim_services.sampled_caller();
     uintptr_t words[WORDS + 1];
     struct foreign_reader reader;
     if (caller == NULL)
-        return true; /* not in malloc: nothing is known */
+        return true; /* nothing is known */
     foreign_reader_begin(&reader, NULL);
     words[WORDS] = caller->pc;
     if (!foreign_read(&reader, caller->sp, words, WORDS * sizeof words[0]))

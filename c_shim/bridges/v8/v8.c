@@ -1,9 +1,9 @@
 /* Node.js: objects of V8's heap as a heap of the hook ABI, functions of JavaScript in native stacks, collections.
  *
  * All of it goes through functions in the public headers of V8 and Node.js, which the program exports for its addons. An isolate
- * is joined by a sample of malloc on its thread, which requests an interrupt: V8 calls us back where its functions may be
- * called. That works in the same way at the start and in a process that is attached to. Isolates without an environment of
- * Node.js are left alone: nobody would say when they end. */
+ * is joined by a sample of malloc on its thread, or by calls of V8's `operator new`: either may request an interrupt, and V8 calls us
+ * back where its functions may be called. That works in the same way at the start and in a process that is attached to. Isolates
+ * without an environment of Node.js are left alone: nobody would say when they end. */
 #define _GNU_SOURCE
 #include "v8.h"
 #include "bridge.h"
@@ -18,9 +18,9 @@
 
 /* Isolates (the main thread and workers) that are known at once. */
 #define ISOLATES 128
-/* As long as there is a reason to, each of the first samples of malloc on a thread requests an interrupt, then one in eight: a start
- * has few samples, and a long one must not fill V8's queue. */
-enum { FIRST_REQUESTS = 64, REQUEST_EVERY = 8 };
+/* As long as there is a reason to, each of the first occasions on a thread requests an interrupt, then one in eight: a start has few,
+ * and a long one must not fill V8's queue. */
+enum { FIRST_REQUESTS = 512, REQUEST_EVERY = 8 };
 /* v8::GCType */
 enum { SCAVENGE = 1, MINOR_MARK_COMPACT = 2, MARK_SWEEP_COMPACT = 4, INCREMENTAL_MARKING = 8 };
 #define COLLECTIONS (SCAVENGE | MINOR_MARK_COMPACT | MARK_SWEEP_COMPACT | INCREMENTAL_MARKING)
@@ -43,6 +43,7 @@ static struct isolate {
     uint64_t gc_begin_ns;
     struct v8_sampler sampler;
     bool is_sampling;
+    bool is_to_be_read; /* before the next collection */
     struct v8_older older;
     bool is_to_be_recompiled;
     /* Up to which collection that was wanted it has begun them, and has ended them. */
@@ -60,7 +61,7 @@ static bool is_started, are_flags_open;
 static _Atomic(bool) is_process_ending;
 /* The program itself uses V8's sampling profiler. */
 static bool is_profiler_taken;
-/* The isolate whose environment has ended on this thread, and samples of malloc with a reason to request an interrupt. */
+/* The isolate whose environment has ended on this thread, and occasions with a reason to request an interrupt. */
 static _Thread_local void *ended_here;
 static _Thread_local uint64_t requests_here;
 
@@ -91,6 +92,7 @@ static bool is_sampler_to_be_visited(const struct isolate *isolate)
 
 static void read_samples(struct isolate *isolate, void *address)
 {
+    isolate->is_to_be_read = false;
     if (isolate->is_sampling && !v8_sampler_read(&isolate->sampler, address))
         isolate->is_sampling = false;
 }
@@ -121,6 +123,7 @@ static void after_gc(void *address, int type, int flags, void *data)
         v8.request_interrupt(address, visit, NULL);
         return;
     }
+    isolate->sampler.is_busy = true;
     uint64_t statistics[STATISTICS] = {0};
     v8.statistics_begin(statistics);
     v8.statistics_of(address, statistics);
@@ -211,6 +214,29 @@ static struct isolate *make_entry(void *address)
             return &isolates[i];
     }
     return NULL;
+}
+
+/* ---- what V8 says while it runs the program ---- */
+
+/* The draws so far are to be read. */
+static void on_progress(void *address)
+{
+    struct isolate *isolate = entry_of(address);
+    if (isolate == NULL)
+        return;
+    isolate->is_to_be_read = true;
+    v8.request_interrupt(address, visit, NULL);
+}
+
+/* Or an optimized function was there when the isolate was joined. */
+static void on_optimized(void *address)
+{
+    struct isolate *isolate = entry_of(address);
+    if (isolate == NULL)
+        return;
+    isolate->sampler.is_busy = true;
+    if (isolate->is_sampling && v8_sampler_lacks_names(&isolate->sampler))
+        v8.request_interrupt(address, visit, NULL);
 }
 
 /* ---- code from before an attach ---- */
@@ -306,10 +332,12 @@ static struct isolate *join(void *address)
         v8_flags_change();
         v8_older_begin(&isolate->older, v8_now_us());
     }
-    v8_watch_code(address, has_older ? &isolate->older : NULL);
     v8.before_gc(address, before_gc, isolate, COLLECTIONS);
     v8.after_gc(address, after_gc, isolate, COLLECTIONS);
     isolate->is_sampling = !is_profiler_taken && v8_sampler_begin(&isolate->sampler, address, has_older ? &isolate->older : NULL);
+    v8_watch_code(address, has_older ? &isolate->older : NULL, on_optimized);
+    isolate->sampler.draws.on_progress = on_progress;
+    isolate->sampler.draws.isolate = address;
     isolate->is_to_be_recompiled = has_older && isolate->is_sampling && is_worth_recompiling(address);
     if (isolate->is_to_be_recompiled)
         v8_recompile_soon(address, recompile);
@@ -337,6 +365,8 @@ static void visit(void *address, void *data)
         isolate = join(address);
     else if (isolate->is_sampling)
         isolate->is_sampling = v8_sampler_follow(&isolate->sampler, address);
+    if (isolate != NULL && isolate->is_to_be_read)
+        read_samples(isolate, address);
     if (isolate != NULL && isolate->is_sampling && v8_sampler_lacks_names(&isolate->sampler))
         v8_sampler_name_inlined(&isolate->sampler, address);
     if (isolate != NULL && !isolate->is_sampling)
@@ -345,19 +375,25 @@ static void visit(void *address, void *data)
         collect(isolate, address);
 }
 
-/* Asked for frames of the machine by each sample of malloc. It has none to give: compiled code has native frames. */
-static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
+/* On any thread, in the middle of anything that has called for memory. */
+static void request_visit(const struct shim_caller *caller)
 {
-    (void)user, (void)frames, (void)capacity;
     void *address = is_key_made != NULL && !*is_key_made ? NULL : v8.current_isolate();
     if (address == NULL || address == ended_here || atomic_load_explicit(&is_left, memory_order_relaxed))
-        return 0;
+        return;
     const struct isolate *isolate = entry_of(address);
     bool is_wanted = isolate == NULL || is_stale(isolate) || is_collection_wanted(isolate) ||
                      is_sampler_to_be_visited(isolate);
     /* An isolate that is being made forgets interrupts: it is asked again and again. */
-    if (is_wanted && (requests_here++ < FIRST_REQUESTS || requests_here % REQUEST_EVERY == 0) && !v8_queue_is_changing())
+    if (is_wanted && (requests_here++ < FIRST_REQUESTS || requests_here % REQUEST_EVERY == 0) && !v8_queue_is_changing(caller))
         v8.request_interrupt(address, visit, NULL);
+}
+
+/* Asked for frames of the machine by each sample of malloc. It has none to give: compiled code has native frames. */
+static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
+{
+    (void)user, (void)frames, (void)capacity;
+    request_visit(shim_services.sampled_caller());
     return 0;
 }
 
@@ -480,8 +516,7 @@ static void watch_draws(void)
         find_cpu_profiler();
     const void *any_function;
     memcpy(&any_function, &v8.current_isolate, sizeof any_function);
-    if (v8.collect_sample != NULL)
-        v8_draws_watch(any_function);
+    v8_draws_watch(any_function, request_visit);
 }
 
 static void join_node(void)

@@ -70,14 +70,18 @@ struct v8_draws {
     uint64_t highest; /* number of a sample so far */
     void (*on_draw)(void *user);
     void *user;
+    /* Called at the first draw, and whenever there are four times as many. */
+    void (*on_progress)(void *isolate);
+    void *isolate;
     uint64_t count_before; /* when the last reading began */
     uint64_t readings;     /* that had new samples, until the place was known */
     uint64_t short_readings; /* in a row, whose highest number was too low */
     struct v8_caller *callers;
     size_t callers_used;
 };
-/* Makes V8's calls of `operator new` lead here; `address_in_v8` is any function of V8's. */
-HIDDEN void v8_draws_watch(const void *address_in_v8);
+/* Makes V8's calls of `operator new` lead here; `address_in_v8` is any function of V8's. `on_calls` is told of one in so many on threads
+ * where no profiler was started. */
+HIDDEN void v8_draws_watch(const void *address_in_v8, void (*on_calls)(const struct shim_caller *));
 HIDDEN void v8_draws_unwatch(void);
 /* No more draws are noticed on this thread. */
 HIDDEN void v8_draws_after_fork_in_child(void);
@@ -95,7 +99,7 @@ HIDDEN enum v8_numbers v8_draws_after_reading(struct v8_draws *draws, uint64_t h
 /* A machine's frame. */
 struct v8_frame {
     uint32_t function;
-    bool is_of_script;
+    int32_t script; /* 0: it is of none */
     int64_t old_until_us; /* until when V8 may have run old code of it (older.c); 0: it has none */
 };
 
@@ -182,6 +186,7 @@ HIDDEN int64_t v8_now_us(void); /* of V8's own clock, which is the monotonic one
 struct v8_sampler {
     void *profiler;
     bool is_running;   /* as far as we know */
+    bool is_being_read;
     uint64_t interval; /* V8's own, which it keeps as long as it runs */
     uint64_t asked;    /* the interval that was in force since the last reading */
     struct v8_live *live;
@@ -191,6 +196,7 @@ struct v8_sampler {
     struct v8_place *places;
     size_t places_capacity;
     struct v8_draws draws;
+    bool is_busy; /* V8 has collected this heap, or optimized a function in it */
     const struct v8_older *older; /* NULL: there was no attach */
     struct v8_inlined *inlined; /* NULL: inlined functions are charged to their callers */
 };
@@ -220,8 +226,8 @@ HIDDEN void v8_sampler_free_all(struct v8_sampler *sampler);
 HIDDEN void v8_sampler_end(struct v8_sampler *sampler);
 
 /* Names the code that the isolate has compiled, and will compile. Functions that it has compiled so far are `older`, unless that is
- * NULL. */
-HIDDEN void v8_watch_code(void *isolate, struct v8_older *older);
+ * NULL. `on_optimized` is called on the isolate's thread, in the middle of V8, after a function was optimized. */
+HIDDEN void v8_watch_code(void *isolate, struct v8_older *older, void (*on_optimized)(void *isolate));
 /* Between these two nothing is compiled, and no code moves. V8 reports each object that it moves to a listener, for nothing, which
  * makes a scavenge a good deal slower. */
 HIDDEN void v8_pause_watching(void *isolate);
@@ -244,7 +250,7 @@ HIDDEN void v8_scope_end(struct v8_scope *scope, void *isolate);
 
 /* Finds the code that changes a queue of interrupts; false: it is not where it was in other versions. */
 HIDDEN bool v8_queue_find(void);
-/* Whether the sampled malloc was called by that code. */
-HIDDEN bool v8_queue_is_changing(void);
+/* Whether that code has called for memory. `caller` is the caller of malloc or `operator new`; NULL if it is not known. */
+HIDDEN bool v8_queue_is_changing(const struct shim_caller *caller);
 
 #endif
