@@ -231,7 +231,7 @@ impl Agent {
     }
 
     /// The same on a thread that may have been in a slow path when a signal handler forked.
-    pub(crate) fn notice_fork_on(&self, thread: &ShimThread) {
+    pub fn notice_fork_on(&self, thread: &ShimThread) {
         if self.identity.is_forked_child() {
             let is_within = thread.is_muted();
             self.restart_in_child();

@@ -8,7 +8,7 @@ use allocsample_agent::hooks::{Callbacks, Description};
 use allocsample_agent::stack::vm::{NativeCode, VmWalk};
 use allocsample_record::HeapKind;
 
-use super::{HeapHandle, INVALID, KeepErrno, OK, heap_of, result, text_of};
+use super::{Entered, HeapHandle, INVALID, OK, heap_of, result, text_of};
 use crate::AGENT;
 
 /// Mirror of `allocsample_heap_description`.
@@ -45,7 +45,7 @@ pub(super) struct RawCounters {
 }
 
 pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription) -> HeapHandle {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     let Some(raw) = (unsafe { description.as_ref() }) else {
         return std::ptr::null();
@@ -113,7 +113,7 @@ pub(super) unsafe extern "C" fn heap_register(description: *const RawDescription
 }
 
 pub(super) unsafe extern "C" fn heap_unregister(heap: HeapHandle) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
@@ -124,7 +124,7 @@ pub(super) unsafe extern "C" fn heap_unregister(heap: HeapHandle) -> i32 {
 }
 
 pub(super) unsafe extern "C" fn control(heap: HeapHandle, operation: u32, value: u64) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
@@ -143,7 +143,7 @@ pub(super) unsafe extern "C" fn control(heap: HeapHandle, operation: u32, value:
 }
 
 pub(super) unsafe extern "C" fn collected(heap: HeapHandle, status: i32) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     match unsafe { heap_of(heap) } {
         Some(heap) if AGENT.heap_collected(heap, status >= 0) => OK,

@@ -20,6 +20,7 @@ use allocsample_agent::stack::vm::RawFrame;
 use allocsample_front::KeepErrno;
 
 use crate::AGENT;
+use crate::slow_path::this_thread;
 use heaps::{RawCounters, RawDescription};
 use process::RawStatus;
 use timeline::RawGc;
@@ -33,6 +34,20 @@ const VERSION: u32 = 1;
 /// All capabilities of the header: shadow stacks, inlined functions, switches of threads, late samples, walks in ticks,
 /// control by the program, notices of changes, collections on request.
 const CAPABILITIES: u64 = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128;
+
+/// What every hook begins with. A child may have been forked without libc's help, or while the process was detached from: it must be
+/// noticed before anything of the recording is touched, which is the parent's, and whose ring is not mapped in the child.
+struct Entered {
+    _errno: KeepErrno,
+}
+
+impl Entered {
+    fn new() -> Self {
+        let errno = KeepErrno::save();
+        AGENT.notice_fork_on(this_thread());
+        Self { _errno: errno }
+    }
+}
 
 type HeapHandle = *const Heap;
 type SlotHandle = *const HookSlot;

@@ -7,12 +7,12 @@ use allocsample_agent::stack::shadow::ShadowStack;
 use allocsample_agent::stack::vm::RawFrame;
 use allocsample_record::{CodeChange, CodeRecord, Definition, MAX_NAME_BYTES, VmFrame};
 
-use super::{HeapHandle, INVALID, KeepErrno, OFF, OK, heap_of, result, text_of};
+use super::{Entered, HeapHandle, INVALID, OFF, OK, heap_of, result, text_of};
 use crate::AGENT;
 use crate::slow_path::this_thread;
 
 pub(super) unsafe extern "C" fn thread_name(name: *const c_char) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     let name = unsafe { text_of(name) };
     if AGENT.name_thread(this_thread(), name) {
@@ -32,7 +32,7 @@ unsafe fn define(
     name: *const c_char,
     detail: *const c_char,
 ) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the caller's promise.
     let (heap, name, detail) = unsafe { (heap_of(heap), text_of(name), text_of(detail)) };
     let Some(heap) = heap else {
@@ -82,7 +82,7 @@ pub(super) unsafe extern "C" fn define_inlined(
     frames: *const RawFrame,
     count: usize,
 ) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
@@ -112,7 +112,7 @@ pub(super) unsafe extern "C" fn heap_range(
     start: u64,
     end: u64,
 ) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     let Some(heap) = (unsafe { heap_of(heap) }).filter(|_| start <= end) else {
         return INVALID;
@@ -160,7 +160,7 @@ unsafe fn change_code(
     end: u64,
     function: u32,
 ) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the caller's promise.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;

@@ -6,7 +6,7 @@ use allocsample_agent::stack::vm::RawFrame;
 use allocsample_front::here;
 use allocsample_record::GcKind;
 
-use super::{HeapHandle, INVALID, KeepErrno, NO_SAMPLE, SlotHandle, heap_of, result, slot_of};
+use super::{Entered, HeapHandle, INVALID, NO_SAMPLE, SlotHandle, heap_of, result, slot_of};
 use crate::AGENT;
 use crate::slow_path::this_thread;
 
@@ -16,7 +16,7 @@ pub(super) unsafe extern "C" fn nursery_begin(
     free: u64,
     top: u64,
 ) -> u64 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
         return top;
@@ -32,7 +32,7 @@ pub(super) unsafe extern "C" fn nursery_point(
     top: u64,
     type_id: u32,
 ) -> u64 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     let caller = here();
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
@@ -53,7 +53,7 @@ pub(super) unsafe extern "C" fn nursery_sync(
     free: u64,
     top: u64,
 ) -> u64 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
         return top;
@@ -68,7 +68,7 @@ pub(super) unsafe extern "C" fn nursery_enable(
     top: u64,
     is_on: u32,
 ) -> u64 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
         return top;
@@ -79,7 +79,7 @@ pub(super) unsafe extern "C" fn nursery_enable(
 }
 
 pub(super) unsafe extern "C" fn nursery_end(heap: HeapHandle, slot: SlotHandle, free: u64) {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     if let (Some(heap), Some(slot)) = unsafe { (heap_of(heap), slot_of(slot)) } {
         AGENT.nursery_end(heap, slot, free);
@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn alloc(
     free: u64,
     limit: *mut u64,
 ) -> u64 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     let caller = here();
     // SAFETY: the header's rules.
     let (Some(heap), Some(slot)) = (unsafe { (heap_of(heap), slot_of(slot)) }) else {
@@ -149,7 +149,7 @@ pub(super) unsafe extern "C" fn sampled_at(
 ) -> u64 {
     let at = Interval::new(interval);
     if at.is_none() {
-        let _errno = KeepErrno::save();
+        let _entered = Entered::new();
         AGENT.apply_new_request(this_thread());
         return NO_SAMPLE;
     }
@@ -201,7 +201,7 @@ unsafe fn tell(
     count: usize,
     drawn: Drawn,
 ) -> u64 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     let caller = here();
     // SAFETY: the caller's promise.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
@@ -224,7 +224,7 @@ unsafe fn tell(
 }
 
 pub(super) unsafe extern "C" fn typed(heap: HeapHandle, id: u64, type_id: u32) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     let Some(heap) = (unsafe { heap_of(heap) }) else {
         return INVALID;
@@ -238,7 +238,7 @@ pub(super) unsafe extern "C" fn typed(heap: HeapHandle, id: u64, type_id: u32) -
 }
 
 pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     let caller = here();
     // SAFETY: the header's rules.
     if let Some(heap) = unsafe { heap_of(heap) } {
@@ -247,7 +247,7 @@ pub(super) unsafe extern "C" fn freed(heap: HeapHandle, address: u64) {
 }
 
 pub(super) unsafe extern "C" fn freed_earlier(heap: HeapHandle, address: u64, time_ns: u64) {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     let caller = here();
     // SAFETY: the header's rules.
     if let Some(heap) = unsafe { heap_of(heap) } {
@@ -256,7 +256,7 @@ pub(super) unsafe extern "C" fn freed_earlier(heap: HeapHandle, address: u64, ti
 }
 
 pub(super) unsafe extern "C" fn died(heap: HeapHandle, samples: *const u64, count: usize) {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     if samples.is_null() {
         return;
     }
@@ -269,7 +269,7 @@ pub(super) unsafe extern "C" fn died(heap: HeapHandle, samples: *const u64, coun
 }
 
 pub(super) unsafe extern "C" fn moved(heap: HeapHandle, from: u64, to: u64) {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     if let Some(heap) = unsafe { heap_of(heap) } {
         AGENT.heap_moved(heap, from, to);
@@ -284,7 +284,7 @@ pub(super) unsafe extern "C" fn pending(
     capacity: usize,
     cursor: *mut u64,
 ) -> usize {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     if samples.is_null() || cursor.is_null() {
         return 0;
     }
@@ -316,7 +316,7 @@ pub(super) unsafe extern "C" fn resolve(
     count: usize,
     gc_id: u64,
 ) -> usize {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     if resolutions.is_null() {
         return 0;
     }

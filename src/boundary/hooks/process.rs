@@ -6,7 +6,7 @@ use allocsample_agent::Filter;
 use allocsample_agent::Interval;
 use allocsample_agent::process_control::{Order, Refusal};
 
-use super::{INVALID, KeepErrno, LIMIT, OFF, OK, text_of};
+use super::{Entered, INVALID, LIMIT, OFF, OK, text_of};
 use crate::AGENT;
 use crate::slow_path::this_thread;
 
@@ -42,7 +42,7 @@ fn result(result: Result<(), Refusal>) -> i32 {
 }
 
 pub extern "C" fn process_control(operation: u32, value: u64) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     let order = match (operation, value) {
         (1, value) => Order::Start(Interval::new(value)),
         (3, 1..) => Order::Start(Interval::new(value)),
@@ -61,7 +61,7 @@ pub extern "C" fn process_control(operation: u32, value: u64) -> i32 {
 }
 
 pub unsafe extern "C" fn process_status(status: *mut RawStatus) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules: NULL, or a description of which the first field says how large it is.
     let Some(to) = (unsafe { status.as_mut() }) else {
         return INVALID;
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn process_status(status: *mut RawStatus) -> i32 {
 }
 
 pub extern "C" fn thread_select(tid: u32, is_on: u32) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     result(AGENT.order_thread(this_thread(), tid, is_on != 0))
 }
 
@@ -104,7 +104,7 @@ pub struct RawFilter {
 }
 
 pub unsafe extern "C" fn process_filter(filter: *const RawFilter) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules: NULL, or a description of which the first field says how large it is.
     let filter = match unsafe { filter.as_ref() } {
         None => Filter::ALL,
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn process_filter(filter: *const RawFilter) -> i32 {
 }
 
 pub(super) extern "C" fn thread_enable(is_on: u32) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     match AGENT.enable_thread(this_thread(), is_on != 0) {
         true => OK,
         false => OFF,

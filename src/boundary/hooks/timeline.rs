@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use allocsample_agent::os::clock;
 use allocsample_record::{GcKind, GcRecord, MAX_GC_STATISTICS, MarkerRecord};
 
-use super::{HeapHandle, INVALID, KeepErrno, heap_of, result, text_of};
+use super::{Entered, HeapHandle, INVALID, heap_of, result, text_of};
 use crate::AGENT;
 use crate::slow_path::this_thread;
 
@@ -23,12 +23,12 @@ pub(super) struct RawGc {
 }
 
 pub(super) extern "C" fn now_ns() -> u64 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     clock::monotonic_ns()
 }
 
 pub(super) unsafe extern "C" fn gc(heap: HeapHandle, gc: *const RawGc) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     let (Some(heap), Some(raw)) = (unsafe { (heap_of(heap), gc.as_ref()) }) else {
         return INVALID;
@@ -66,7 +66,7 @@ unsafe fn mark(
     begin_ns: u64,
     end_ns: u64,
 ) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the caller's promise.
     let (heap, name) = unsafe { (heap_of(heap), text_of(name)) };
     let Some(heap) = heap else {
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn marker(
 }
 
 pub(super) unsafe extern "C" fn value(heap: HeapHandle, statistic: u32, value: u64) -> i32 {
-    let _errno = KeepErrno::save();
+    let _entered = Entered::new();
     // SAFETY: the header's rules.
     match unsafe { heap_of(heap) } {
         Some(heap) => {
