@@ -34,4 +34,4 @@ def versions(places):
 
 def found(file, where, root=None):
     version = interpreter(file, NUMBER, ["--jit", "off"], PROGRAM, where, root)
-    yield dataclasses.replace(version, variables={"PYPY_GC_NURSERY": "1M"}, can_attach=False)
+    yield dataclasses.replace(version, variables={"PYPY_GC_NURSERY": "1M"})

@@ -7,7 +7,7 @@ A runtime is a file beside this one with
     def versions(places): ...       yields a Version for every one that can be had
     HEAP = "javascript"             optional: the sites are only of this heap, where malloc has blocks of the runtime's as well
     ATTACH_STAYS = True             optional: `allocsample attach` reads from outside until the program ends
-    OPTIONS = ["--runtime", "pypy"] optional: what `allocsample run` needs to join it
+    OPTIONS = ["--runtime", "pypy"] optional: what `run` and `attach` need to join it
     OWN = {...}                     optional: variables under which the program prints the runtime's own live bytes
     OWN_HEAP = "java"               optional: those are of this heap alone
     ENDS = [("unstable", "php8.6-cli")]

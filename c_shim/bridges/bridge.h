@@ -47,7 +47,8 @@ struct bridge {
     /* Joins the runtime. Once, before `main`: all objects of the program are loaded, none of its code has run. It may register, define
      * and decline, but not record: a marker would begin the recording too early, and what its thread allocates would count twice. */
     void (*join)(void);
-    /* Joins and leaves the runtime while the program's threads run. May be called repeatedly, by one thread at a time, and while no
+    /* Joins and leaves the runtime while the program's threads run: they may call a heap's walker from heap_register on, so what it reads
+     * must be there before. May be called repeatedly, by one thread at a time, and while no
      * object is unloaded. NULL: the bridge does not support attach. */
     void (*attach)(void);
     void (*detach)(void);

@@ -464,7 +464,11 @@ mod tests {
             ),
             (
                 declined(with("PyPy", "7.3.5"), "all: --runtime none"),
-                "warning: PyPy 7.3.5: PyPy's heap is not sampled: its bridge did not join (--runtime none); `allocsample run --runtime pypy` samples it",
+                "warning: PyPy 7.3.5: PyPy's heap is not sampled: its bridge did not join (--runtime none); `--runtime pypy` samples it",
+            ),
+            (
+                attached(with("PyPy", "7.3.5")),
+                "warning: PyPy 7.3.5: PyPy's heap is not sampled: its bridge was not asked for; `--runtime pypy` samples it",
             ),
             (
                 declined(with("PyPy", "9.0.0"), "pypy: its types are not clear"),

@@ -388,7 +388,11 @@ fn loops_that_are_optimized_as_they_run_have_the_functions_inlined_in_them() {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/module_loop.js");
     for node in nodes() {
         for interval in ["64K", "512K", "4M"] {
-            let (.., room) = profile(&node, &["--interval", interval], &[&program.to_string_lossy()]);
+            let (.., room) = profile(
+                &node,
+                &["--interval", interval],
+                &[&program.to_string_lossy()],
+            );
             let [bytes, variance, ..] = charges(&room, "heap = 'javascript'")["inLoop"];
             assert!(
                 (bytes - THREADS * EACH).abs() <= 4.0 * variance.sqrt(),

@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use crate::support::attached::Attached;
 use crate::support::directory::Directory;
 use crate::support::profile::{Profile, figure};
 use crate::support::{Agent, Outcome, Program, Run, bridge, regrtest, skip};
@@ -213,6 +215,89 @@ fn the_program_is_as_it_was() {
             bridge::assert_audit(&profile);
         }
     }
+}
+
+fn running(name: &str, program: &str) -> Attached {
+    Attached::start_as(|room| {
+        let file = room.path(name);
+        fs::write(&file, program).expect("the program");
+        let mut pypy = Command::new("/usr/bin/pypy3");
+        pypy.args(["--jit", "off"]).arg(file);
+        pypy.env("PYPY_GC_NURSERY", "1M");
+        pypy
+    })
+}
+
+/// The lock is free while the program reads its input.
+#[test]
+fn a_waiting_program_is_attached_to() {
+    const PROGRAM: &str = r#"
+import os, sys
+D = b"d" * 2974
+def grow(): return D + b"d"
+def work(count): return sum(len(grow()) for _ in range(count))
+print("ready", flush=True)
+for line in sys.stdin:
+    if line.startswith("end"): os._exit(3)
+    print(work(int(line)), flush=True)
+"#;
+    if !has_pypy() {
+        return;
+    }
+    bridge::assert_joined_by_attach_with(
+        &["--runtime", "pypy"],
+        running("waiting.py", PROGRAM),
+        &bridge::Work {
+            stack: &["<module>", "work", "grow"],
+            // A string of 25 and its bytes, and the object that wraps it.
+            bytes: 3016.0,
+            answer: 2975,
+        },
+    );
+}
+
+/// A thread that computes keeps the lock. It is joined where it calls malloc, and its functions have the share that they have.
+#[test]
+fn a_computing_program_is_attached_to() {
+    const PROGRAM: &str = r#"
+import os, signal, sys
+B, L = b"b" * 1983, b"l" * 2983
+kept, asked = [None] * 2000, []
+def half(): return B + b"b"
+def all(i): kept[i % 2000] = L + b"l"
+signal.signal(signal.SIGUSR2, lambda *_: asked.append(1))
+print("ready", flush=True)
+i = 0
+while not asked:
+    half()
+    all(i)
+    i += 1
+print("done", flush=True)
+sys.stdin.readline()
+os._exit(3)
+"#;
+    const ENOUGH: f64 = 500.0;
+    if !has_pypy() {
+        return;
+    }
+    let mut running = running("computing.py", PROGRAM);
+    let path = running.attach(&["--interval", "16K", "--runtime", "pypy"]);
+    let start = Instant::now();
+    while Profile::read(&path).site("half").samples < ENOUGH as u64 {
+        assert!(start.elapsed() < Duration::from_secs(120), "no samples");
+    }
+    running.signal();
+    assert_eq!(running.answer(), "done");
+    bridge::assert_audit(&running.detach());
+    // Without the memory of malloc's into which survivors are moved.
+    let strings = Profile::read_with(&path, &["--only-type", "rpy_string"]);
+    let [half, all] = ["half", "all"].map(|function| strings.site(function));
+    // Of 25 and their bytes.
+    let factor = 3016.0 / 2016.0;
+    let error = (half.allocated_bytes_stderr * factor).hypot(all.allocated_bytes_stderr);
+    let deviation = (all.allocated_bytes - half.allocated_bytes * factor) / error;
+    assert!(deviation.abs() < 4.0, "{deviation}");
+    running.ends_well();
 }
 
 #[test]

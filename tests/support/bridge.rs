@@ -131,12 +131,18 @@ pub struct Work<'a> {
 
 /// A running program, which ends with status 3, must be joined with its functions at each attach, and be left alone otherwise.
 #[track_caller]
-pub fn assert_joined_by_attach(mut running: Attached, work: &Work<'_>) {
+pub fn assert_joined_by_attach(running: Attached, work: &Work<'_>) {
+    assert_joined_by_attach_with(&[], running, work);
+}
+
+/// The same, with options that it takes to join the runtime.
+#[track_caller]
+pub fn assert_joined_by_attach_with(options: &[&str], mut running: Attached, work: &Work<'_>) {
     const COUNT: u32 = 20_000;
     let function = work.stack[work.stack.len() - 1];
     let answer = |count: u32| (work.answer * u64::from(count)).to_string();
     for interval in ["64K", "16K"] {
-        running.attach(&["--interval", interval]);
+        running.attach(&[&["--interval", interval], options].concat());
         assert_eq!(running.ask(&COUNT.to_string()), answer(COUNT));
         let profile = running.detach();
         let site = profile.site(function);

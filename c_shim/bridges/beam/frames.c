@@ -163,13 +163,16 @@ static size_t walk_stack(const struct stack *stack, allocsample_frame *frames, s
     return count;
 }
 
+/* At an attach the program's threads walk as soon as the heap is registered. */
+static _Atomic(bool) is_prepared;
+
 size_t beam_frames_walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user;
     struct stack stack;
     size_t count = 0;
     uintptr_t called_from = capacity == 0 ? 0 : frames[0].function | (uintptr_t)frames[0].line << 32;
-    if (capacity == 0 || !lock_try_longer(&lock))
+    if (!atomic_load_explicit(&is_prepared, memory_order_acquire) || capacity == 0 || !lock_try_longer(&lock))
         return 0;
     uintptr_t scheduler = scheduler_of_thread();
     if (scheduler != 0 && find_stack(scheduler, &stack)) {
@@ -190,6 +193,7 @@ void beam_frames_prepare(bool is_start)
     first_thread = is_start ? thread_pointer() : NULL;
     void *function = dlsym(RTLD_DEFAULT, "erts_get_scheduler_data");
     memcpy(&scheduler_data, &function, sizeof function);
+    atomic_store_explicit(&is_prepared, true, memory_order_release);
 }
 
 void beam_frames_after_fork_in_child(void)

@@ -74,23 +74,98 @@ static void make_seen(const void *start, size_t length)
 #endif
 }
 
+/* A copy of code as it is in memory (its file may have changed), or MAP_FAILED. */
+static uint8_t *copy_pages(uintptr_t first, size_t length)
+{
+    uint8_t *copy = map_copy(first, length);
+    if (copy != MAP_FAILED)
+        memcpy(copy, (const void *)first, length);
+    return copy;
+}
+
+static bool close_copy(uint8_t *copy, size_t length)
+{
+    make_seen(copy, length);
+    return mprotect(copy, length, PROT_READ | PROT_EXEC) == 0;
+}
+
+static bool take_place(uint8_t *copy, size_t length, uintptr_t first)
+{
+    return mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)first) != MAP_FAILED;
+}
+
 bool code_put(void *at, const void *bytes, size_t length)
 {
     uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)at;
     uintptr_t first = start & -page_bytes, end = (start + length + page_bytes - 1) & -page_bytes;
-    uint8_t *copy = map_copy(first, end - first);
+    uint8_t *copy = copy_pages(first, end - first);
     if (copy == MAP_FAILED)
         return false;
-    /* Copies the page as it is in memory: the file may have changed. */
-    memcpy(copy, (const void *)first, end - first);
     memcpy(copy + (start - first), bytes, length);
-    make_seen(copy, end - first);
-    if (mprotect(copy, end - first, PROT_READ | PROT_EXEC) != 0 ||
-        mremap(copy, end - first, end - first, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)first) == MAP_FAILED) {
+    if (!close_copy(copy, end - first) || !take_place(copy, end - first, first)) {
         munmap(copy, end - first);
         return false;
     }
     return true;
+}
+
+/* ---- changes that are prepared ---- */
+
+static size_t page_size(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The copy of a page; NULL: there is no room or no memory. */
+static uint8_t *copy_of(struct code_changes *changes, uintptr_t page)
+{
+    for (size_t i = 0; i < changes->count; i++)
+        if (changes->pages[i] == page)
+            return changes->copies[i];
+    uint8_t *copy = changes->count == CODE_PAGES ? MAP_FAILED : copy_pages(page, page_size());
+    if (copy == MAP_FAILED)
+        return NULL;
+    changes->pages[changes->count] = page;
+    changes->copies[changes->count++] = copy;
+    return copy;
+}
+
+bool code_changes_add(struct code_changes *changes, void *at, const void *bytes, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        uintptr_t address = (uintptr_t)at + i, page = address & -(uintptr_t)page_size();
+        uint8_t *copy = copy_of(changes, page);
+        if (copy == NULL)
+            return false;
+        copy[address - page] = ((const uint8_t *)bytes)[i];
+    }
+    return true;
+}
+
+bool code_changes_close(struct code_changes *changes)
+{
+    bool is_closed = true;
+    for (size_t i = 0; i < changes->count; i++)
+        is_closed = close_copy(changes->copies[i], page_size()) && is_closed;
+    return is_closed;
+}
+
+bool code_changes_make(struct code_changes *changes)
+{
+    for (size_t i = 0; i < changes->count; i++) {
+        if (!take_place(changes->copies[i], page_size(), changes->pages[i]))
+            return false;
+        changes->copies[i] = NULL;
+    }
+    return true;
+}
+
+void code_changes_drop(struct code_changes *changes)
+{
+    for (size_t i = 0; i < changes->count; i++)
+        if (changes->copies[i] != NULL)
+            munmap(changes->copies[i], page_size());
+    changes->count = 0;
 }
 
 /* Old kernels take the address for advice. */
@@ -223,6 +298,12 @@ void *code_room_jump(struct code_room *room, void (*function)(void))
     void *start = room->start + room->used;
     add_jump(room, (uintptr_t)function);
     return start;
+}
+
+bool code_changes_add_jump(struct code_changes *changes, void *at, const void *to)
+{
+    uint8_t jump[CODE_JUMP_BYTES];
+    return make_near_jump(jump, (uintptr_t)at, (uintptr_t)to) && code_changes_add(changes, at, jump, sizeof jump);
 }
 
 bool code_put_jump(void *at, const void *to)

@@ -9,6 +9,30 @@
  * that is replaced. False: nothing has changed, as where the system forbids to change code. */
 HIDDEN bool code_put(void *at, const void *bytes, size_t length);
 
+/* Changes of code that are prepared first: then it takes one system call for every page, and no lock. */
+enum { CODE_PAGES = 16 };
+struct code_changes {
+    uintptr_t pages[CODE_PAGES];
+    uint8_t *copies[CODE_PAGES]; /* NULL: it has taken the place of the page */
+    size_t count;
+};
+
+/* Adds what code_put would do. False: there is no room or no memory. The code of these pages must stay as it is until the changes are
+ * made or dropped. */
+HIDDEN bool code_changes_add(struct code_changes *changes, void *at, const void *bytes, size_t length);
+
+/* The same for what code_put_jump would do. */
+HIDDEN bool code_changes_add_jump(struct code_changes *changes, void *at, const void *to);
+
+/* Once all are added. False: the system forbids it. */
+HIDDEN bool code_changes_close(struct code_changes *changes);
+
+/* On any thread, in the middle of anything. False: some may be made, in the order in which their pages were added. */
+HIDDEN bool code_changes_make(struct code_changes *changes);
+
+/* Drops those that were not made. */
+HIDDEN void code_changes_drop(struct code_changes *changes);
+
 /* Room for code near an object's code. */
 struct code_room {
     uint8_t *start; /* writable until code_room_close; NULL: none was found */

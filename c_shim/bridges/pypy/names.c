@@ -269,6 +269,17 @@ void pypy_names_begin(void)
     atomic_store_explicit(&has_key, true, memory_order_relaxed);
 }
 
+static bool holds_lock(const uint8_t *thread)
+{
+    return *(const volatile uintptr_t *)(base + build->lock) == word_of(thread + build->ident);
+}
+
+bool pypy_has_lock(void)
+{
+    const uint8_t *thread = this_thread();
+    return thread != NULL && holds_lock(thread);
+}
+
 size_t pypy_walk(void *user, allocsample_frame *frames, size_t capacity)
 {
     (void)user;
@@ -282,7 +293,7 @@ size_t pypy_walk(void *user, allocsample_frame *frames, size_t capacity)
     if (place == 0)
         return count;
     /* The map of compiled code changes under the lock only. */
-    bool has_lock = *(const volatile uintptr_t *)(base + build->lock) == word_of(thread + build->ident);
+    bool has_lock = holds_lock(thread);
     /* The outermost function of compiled code is the one that the interpreter has entered, and tells again. */
     bool is_told = false;
     for (const struct pypy_frame *frame = first_frame(thread + place);

@@ -8,17 +8,22 @@
  * of the samples.
  *
  * All that is done under the interpreter's lock. PyPy has no names for it. library.c knows its places, by a table or by
- * a search; what a search has found is compared with live objects before it is believed. */
+ * a search; what a search has found is compared with live objects before it is believed.
+ *
+ * At an attach the code is changed under that lock, too: no thread without it is in any of these functions. */
 #define _GNU_SOURCE
 #include "allocsample.h"
 #include "bridge.h"
 #include "kit/code.h"
-#include "pypy.h"
+#include "kit/resume.h"
 #include "kit/symbols.h"
+#include "pypy.h"
 
 #include <link.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 enum { BATCH = 64, STATISTIC_USED = 1 };
 /* The collector's states. */
@@ -41,6 +46,8 @@ static uintptr_t (*reserve)(void *gc, uintptr_t size);
 static void (*collect)(void *gc);
 static void (*step)(void *gc, intptr_t size);
 
+/* The program was running when we joined. */
+static bool is_late;
 static struct {
     uintptr_t limit; /* what we have put in place of the top; 0: not begun */
     uintptr_t top;   /* the real one */
@@ -326,17 +333,23 @@ static void tell_votes(void)
     }
 }
 
-/* Before the program, once PyPy has a nursery. */
-__attribute__((used)) static void begin(void)
+/* Whether PyPy has a nursery that looks like one. */
+static bool is_nursery(uintptr_t free, uintptr_t top)
 {
     enum { NURSERY_BITS = 40 };
+    return free % 8 == 0 && top % 8 == 0 && free <= top && (top - free) >> NURSERY_BITS == 0;
+}
+
+/* Once PyPy has a nursery: before the program, or at an attach. Under the interpreter's lock, outside of a collection. */
+__attribute__((used)) static void begin(void)
+{
     void *gc = (void *)(base + build->gc);
     pypy_names_begin();
-    uintptr_t free = word_of(gc, build->free), top = word_of(gc, build->top);
+    uintptr_t free = word_of(gc, build->free), top = word_of(gc, build->top), state = word_of(gc, build->state);
     if (seen.limit != 0 || top == 0)
         return;
-    if (free % 8 != 0 || top % 8 != 0 || free > top || (top - free) >> NURSERY_BITS != 0 || word_of(gc, build->state) != SCANNING)
-        refuse(gc, "note: PyPy's heap is not sampled: its nursery does not look like one when the program starts");
+    if (!is_nursery(free, top) || state > FINALIZING || (state != SCANNING && !is_late))
+        refuse(gc, "note: PyPy's heap is not sampled: its nursery does not look like one when sampling starts");
     else
         go_on(gc, 0, free);
     if (trial.is_open)
@@ -369,87 +382,123 @@ __asm__(".pushsection .text,\"ax\",@progbits\n\t.balign 4\n\t.hidden pypy_on_ent
 /* For two jumps and what one of them replaces. */
 enum { ROOM = 64 };
 
-/* A place to jump from. */
-struct jump {
+/* Places to jump from. */
+static struct jump {
     uint32_t at;
     void *original; /* the address of a pointer, for what the function does without us */
     void (*to)(void);
     uint8_t *code;
     size_t length, distance_at;
-    const void *from_room;
-};
-#define JUMP(AT, ORIGINAL, TO) {.at = AT, .original = ORIGINAL, .to = (void (*)(void))TO}
+} jumps[6];
+static size_t jumps_count;
+static struct code_changes changes;
 
-/* All or none: the code is as it was until the last check is done, and only the system can refuse then. */
-static bool put_jumps(void)
+static void add_jump(uint32_t at, void *original, void (*to)(void))
 {
-    struct jump jumps[] = {
-        /* The last two ask each time whether PyPy logs. */
-        JUMP(build->collect, &collect, on_collect),         JUMP(build->step, &step, on_step),
-        JUMP(build->reserve, &reserve, on_reserve),         JUMP(build->entry, &pypy_entry, pypy_on_entry),
-        JUMP(build->log_stop, &log_stop, on_log_stop),      JUMP(build->log_start, &log_start, on_log_start),
-    };
-    size_t count = sizeof jumps / sizeof jumps[0];
-    uint8_t begins[sizeof jumps / sizeof jumps[0]][PYPY_BEGINNING_MOST];
+    jumps[jumps_count++] = (struct jump){.at = at, .original = original, .to = to};
+}
+
+/* Finds out whether all can be put, and makes what they need; changes nothing. */
+static bool prepare_jumps(void)
+{
     struct code_room room;
-    for (size_t i = 0; i < count; i++) {
+    jumps_count = 0;
+    add_jump(build->collect, &collect, (void (*)(void))on_collect);
+    add_jump(build->step, &step, (void (*)(void))on_step);
+    add_jump(build->reserve, &reserve, (void (*)(void))on_reserve);
+    if (!is_late)
+        add_jump(build->entry, &pypy_entry, pypy_on_entry);
+    /* These ask each time whether PyPy logs. */
+    add_jump(build->log_stop, &log_stop, (void (*)(void))on_log_stop);
+    add_jump(build->log_start, &log_start, (void (*)(void))on_log_start);
+    for (size_t i = 0; i < jumps_count; i++) {
         uint8_t *code = (uint8_t *)(base + jumps[i].at);
         jumps[i].code = code + pypy_mark_bytes(code);
         jumps[i].length = code_beginning(jumps[i].code, PYPY_BEGINNING_MOST, &jumps[i].distance_at);
         if (jumps[i].length == 0)
             return false;
-        memcpy(begins[i], jumps[i].code, jumps[i].length);
     }
-    if (!code_room_open(&room, base, count * ROOM))
+    if (!code_room_open(&room, base, jumps_count * ROOM))
         return false;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < jumps_count; i++) {
         void *original = code_room_original(&room, jumps[i].code, jumps[i].length, jumps[i].distance_at);
-        if (original == NULL)
+        const void *jump = code_room_jump(&room, jumps[i].to);
+        if (original == NULL || !code_changes_add_jump(&changes, jumps[i].code, jump))
             return false;
         memcpy(jumps[i].original, &original, sizeof original);
-        jumps[i].from_room = code_room_jump(&room, jumps[i].to);
     }
-    if (!code_room_close(&room))
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        if (code_put_jump(jumps[i].code, jumps[i].from_room))
-            continue;
-        while (i-- > 0)
-            code_put(jumps[i].code, begins[i], jumps[i].length);
-        return false;
-    }
-    return true;
+    return code_room_close(&room) && code_changes_close(&changes);
 }
 
-static void join(void)
+static void decline_code(void)
+{
+    shim_services.decline("pypy", "PyPy's code", "cannot be changed here");
+}
+
+/* No thread is in one of the functions. Some of the jumps alone do no harm: they find the heap refused. */
+static bool put_jumps(void)
+{
+    bool is_done = code_changes_make(&changes);
+    if (!is_done) {
+        trial.is_open = false;
+        trial.is_refused = true;
+        decline_code();
+    }
+    return is_done;
+}
+
+/* After an attach: whether the next thread that calls malloc with the interpreter's lock is to change the code. */
+static _Atomic(bool) is_waiting;
+
+/* A thread that computes, and waits for nothing, keeps the lock. It is in malloc here, so at the beginning of none of the functions.
+ * Sampling starts when the nursery is next full. */
+static COLD void join_with_lock_held(void)
+{
+    if (pypy_has_lock() && atomic_exchange_explicit(&is_waiting, false, memory_order_acq_rel))
+        put_jumps();
+}
+
+static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
+{
+    if (UNLIKELY(atomic_load_explicit(&is_waiting, memory_order_relaxed)))
+        join_with_lock_held();
+    return pypy_walk(user, frames, capacity);
+}
+
+/* Finds PyPy and registers its heap; false: there is none, or it cannot be joined, and nothing has changed. */
+static bool prepare(void)
 {
     library = pypy_library_here();
     if (library == NULL)
-        return;
+        return false;
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     if (hooks == NULL)
-        return;
+        return false;
     if (library->thread == NULL && library->build->thread_key == 0) {
         shim_services.decline("pypy", "PyPy's threads", "have no state where the program starts");
-        return;
+        return false;
     }
     build = library->build;
     base = library->base;
+    if (!pypy_names_make(library) || !prepare_jumps()) {
+        decline_code();
+        code_changes_drop(&changes);
+        return false;
+    }
+    /* Last: from here on the program's threads may walk. */
     allocsample_heap_description description = {
         .size = sizeof description,
         .kind = ALLOCSAMPLE_NURSERY,
         .name = "pypy",
         .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WHOLE_CODE,
-        .walk = pypy_walk,
+        .walk = walk,
     };
     heap = hooks->heap_register(&description);
-    if (heap == NULL)
-        return;
-    if (!pypy_names_make(library) || !put_jumps()) {
-        shim_services.decline("pypy", "PyPy's code", "cannot be changed here");
-        hooks->heap_unregister(heap);
-        return;
-    }
+    return heap != NULL;
+}
+
+static void describe_heap(void)
+{
     trial.is_open = !library->is_verified;
     hooks->define_function(heap, PYPY_COLLECTOR, "garbage collector", "PyPy", 0);
     hooks->define_statistic(heap, STATISTIC_USED, "used", "bytes");
@@ -459,5 +508,62 @@ static void join(void)
     hooks->interpreter_range(heap, (uintptr_t)__start_pypy_jumps, (uintptr_t)__stop_pypy_jumps);
 }
 
-/* Known by its build id: it exports no name of its own. */
-const struct bridge bridge_pypy = {.name = "pypy", .group = BRIDGE_PYPY, .join = join};
+static void join(void)
+{
+    if (prepare() && put_jumps())
+        describe_heap();
+}
+
+/* ---- a process that is attached to ---- */
+
+/* Takes the interpreter's lock as PyPy's own threads do: it is the number of the thread that holds it, and 0 while it is free. A thread
+ * gives it up for every system call that can wait, and to other threads of PyPy. False: not for a second. */
+static bool take_lock(_Atomic(uintptr_t) *lock)
+{
+    enum { SPINS = 20000, SLEEP_NS = 200 * 1000, WAIT_NS = 1000 * 1000 * 1000 };
+    uint64_t begin_ns = hooks->now_ns();
+    do {
+        for (int i = 0; i < SPINS; i++) {
+            uintptr_t expected = 0;
+            if (atomic_load_explicit(lock, memory_order_relaxed) == 0 &&
+                atomic_compare_exchange_strong(lock, &expected, (uintptr_t)pthread_self()))
+                return true;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    } while (hooks->now_ns() - begin_ns < WAIT_NS);
+    return false;
+}
+
+static void join_late(void)
+{
+    is_late = true;
+    if (!prepare())
+        return;
+    describe_heap();
+    _Atomic(uintptr_t) *lock = (_Atomic(uintptr_t) *)(base + build->lock);
+    if (take_lock(lock)) {
+        if (put_jumps())
+            begin();
+        atomic_store_explicit(lock, 0, memory_order_release);
+    } else {
+        pypy_names_begin();
+        if (trial.is_open)
+            tell_votes();
+        atomic_store_explicit(&is_waiting, shim_services.is_unfiltered(), memory_order_release);
+    }
+}
+
+static void attach(void)
+{
+    if (heap == NULL)
+        return join_late();
+    resume_heap(hooks, heap);
+}
+
+static void detach(void)
+{
+    if (heap != NULL)
+        hooks->control(heap, ALLOCSAMPLE_STOP, 0);
+}
+
+const struct bridge bridge_pypy = {.name = "pypy", .group = BRIDGE_PYPY, .join = join, .attach = attach, .detach = detach};

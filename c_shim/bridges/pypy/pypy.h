@@ -56,6 +56,9 @@ HIDDEN allocsample_type pypy_type(const allocsample_hooks *hooks, allocsample_he
 /* Whether the calling thread collects, or makes the nursery. */
 extern HIDDEN _Thread_local bool pypy_is_collecting __attribute__((tls_model("initial-exec")));
 
+/* Whether the calling thread holds the interpreter's lock. */
+HIDDEN bool pypy_has_lock(void);
+
 /* Walks the Python functions of the calling thread. */
 HIDDEN size_t pypy_walk(void *user, allocsample_frame *frames, size_t capacity);
 

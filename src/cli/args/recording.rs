@@ -224,10 +224,10 @@ pub struct Attach {
     #[arg(long, value_name = "WHAT")]
     pub children: Option<Children>,
 
-    /// Join language runtimes (CPython, JVM, Node.js, .NET, PHP, Perl, R, Tcl, Guile, Ruby, Lua, Erlang, OCaml, D, libgc), or none
-    /// [default: auto]
+    /// Join language runtimes: auto (CPython, JVM, Node.js, .NET, PHP, Perl, R, Tcl, Guile, Ruby, Lua, Erlang, OCaml, D, libgc), none, or
+    /// pypy (also PyPy, whose code is then changed in memory) [default: auto]
     #[arg(long, value_name = "WHICH")]
-    pub runtime: Option<RunningRuntime>,
+    pub runtime: Option<Runtime>,
 
     /// Node.js: name functions that V8 inlines, for which V8 compiles its code again if its heap has less than 64 MiB;
     /// the same whatever the size of the heap, with a pause as for several full collections; or charge their objects to
@@ -281,18 +281,11 @@ pub enum Sampling {
 }
 
 /// Which language runtimes are joined.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Runtime {
     Auto,
     None,
     Pypy,
-}
-
-/// Which runtimes that already run are joined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RunningRuntime {
-    Auto,
-    None,
 }
 
 /// How stacks are captured.

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 
 use super::ctl;
 use super::run::library::Library;
-use crate::args::{Attach, Children, Detach, RunningRuntime, name_of};
+use crate::args::{Attach, Children, Detach, Runtime, name_of};
 use crate::exit::{self, Ending, Usage};
 use crate::{go_heap, output_file, profiles, running};
 
@@ -211,7 +211,7 @@ fn settings(options: &Attach, target: &Target) -> anyhow::Result<Vec<String>> {
         ("ALLOCSAMPLE_CHILDREN", name_of(children)),
         (
             "ALLOCSAMPLE_RUNTIME",
-            name_of(options.runtime.unwrap_or(RunningRuntime::Auto)),
+            name_of(options.runtime.unwrap_or(Runtime::Auto)),
         ),
     ];
     Ok(given

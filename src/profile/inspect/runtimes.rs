@@ -90,6 +90,7 @@ impl Support {
                 joins_late: Some(from),
                 ..
             } => numbers(version).is_none_or(|version| from <= version),
+            Self::Optional { .. } => true,
             _ => false,
         }
     }
@@ -277,7 +278,7 @@ const RUNTIMES: &[Runtime] = &[
         support: Support::Optional { heap: "pypy" },
         is_on_malloc: false,
         missing: "PyPy's heap is not sampled",
-        advice: "`allocsample run --runtime pypy` samples it",
+        advice: "`--runtime pypy` samples it",
     },
     Runtime {
         name: "Mono",

@@ -9,7 +9,7 @@ use allocsample_sampling::IntervalSetting;
 use anyhow::{Context, bail};
 
 use super::super::run::{memory::MemoryWatch, output::Template};
-use crate::args::{Attach, RunningRuntime};
+use crate::args::{self, Attach};
 use crate::exit::{self, Ending, Usage};
 use crate::go_heap::{self, GoHeap, Rate};
 
@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// The Go program of this process, if there is one: an agent would see what C code allocates.
 pub fn find(options: &Attach) -> anyhow::Result<Option<Runtime>> {
     let pid = options.pid;
-    let is_refused = options.runtime == Some(RunningRuntime::None);
+    let is_refused = options.runtime == Some(args::Runtime::None);
     let Some(number) = u32::try_from(pid).ok().filter(|_| !is_refused) else {
         return Ok(None);
     };
