@@ -169,7 +169,11 @@ pub enum AttachError {
 /// Makes the process call the function, and waits for its answer. First finishes or undoes what interrupted calls
 /// have begun.
 pub fn call(target: &Target, request: &Request<'_>) -> Result<Reply, AttachError> {
-    call::call(target, request)
+    // A process that ends loses its mappings first: what was looked for in them was not there, which says nothing of the process.
+    call::call(target, request).map_err(|error| match target.has_ended() {
+        true => AttachError::Ended(target.pid()),
+        false => error,
+    })
 }
 
 /// Finishes or undoes what interrupted calls have begun, and nothing else.

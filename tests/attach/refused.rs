@@ -206,3 +206,26 @@ fn a_process_of_another_user_is_refused() {
     assert_error(&output, 1, "it belongs to another user");
     running.ends_well();
 }
+
+/// Whatever it is looking for in the process at that moment.
+#[test]
+fn a_process_that_ends_during_the_attach_is_said_to_have_ended() {
+    const TRIES: u32 = 40;
+    let room = Room::new();
+    for attempt in 0..TRIES {
+        // An attach takes some 20 ms: from before it begins to after it is done.
+        let delay = format!("{}", f64::from(attempt) * 0.001);
+        let mut program = Command::new("sleep").arg(delay).spawn().expect("sleep");
+        let output = room.output(&["attach", &program.id().to_string()]);
+        program.wait().expect("its end");
+        let said = stderr(&output);
+        let is_expected = [
+            "it ended meanwhile",
+            "it has ended",
+            "there is no such process",
+        ]
+        .iter()
+        .any(|reason| said.contains(reason));
+        assert!(output.status.success() || is_expected, "{said}");
+    }
+}
