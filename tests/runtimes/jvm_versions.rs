@@ -76,6 +76,38 @@ fn objects_as_large_as_the_interval_are_within_their_error() {
     }
 }
 
+/// Small buffers, which a thread leaves when the next object does not fit: a third of every one stays free.
+const SMALL_BUFFERS: [&str; 3] = [
+    "-XX:TLABSize=3000",
+    "-XX:-ResizeTLAB",
+    "-XX:TLABRefillWasteFraction=1",
+];
+
+/// The JVM has one generator of random numbers, and every new thread seeds it with an address, which is often that of the last one.
+/// It takes the free rest of a buffer for objects.
+#[test]
+fn threads_that_allocate_little_are_within_their_error() {
+    let room = compile::java_for_11("ShortThreads.java");
+    for java in compile::javas() {
+        for options in [&[][..], &SMALL_BUFFERS] {
+            let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
+            let program = ["ShortThreads", "1000"];
+            let (printed, profile) = profile(&room, "64K", &java, &options, &program);
+            for (name, known) in truth::printed(&printed) {
+                let site = profile.site(&name);
+                // As above: 5 standard errors.
+                let z = truth::z(
+                    site.allocated_bytes,
+                    known.bytes as f64,
+                    site.allocated_bytes_stderr,
+                );
+                let java = java.display();
+                assert!(z.abs() < 5.0, "{java} {options:?} {name}: z {z:+.1}");
+            }
+        }
+    }
+}
+
 /// The program ends after `System.gc()`, with 20,000 arrays of 1,016 bytes in a cache.
 #[test]
 fn a_full_collection_on_request_examines_all_objects_under_every_collector() {

@@ -123,11 +123,20 @@ static void begin_to_walk(environment jni)
     shim_unmute();
 }
 
+/* The main thread has drawn its gap before it was told of an interval. */
+static void begin_gap(environment jni)
+{
+    uint64_t told = atomic_load_explicit(&interval_told, memory_order_relaxed);
+    if (jvm_gap_redraw(jni, told, 0))
+        interval_of_gap = told;
+}
+
 static void on_vm_init(environment env, environment jni, void *thread)
 {
     (void)env;
     begin_to_watch(jni);
     begin_to_walk(jni);
+    begin_gap(jni);
     jvm_buffer_begin(jni, thread);
 }
 
@@ -154,9 +163,9 @@ static void on_class_prepare(environment env, environment jni, void *thread, voi
 static void on_thread_start(environment env, environment jni, void *thread)
 {
     (void)env;
-    (void)jni;
     (void)thread;
     interval_of_gap = atomic_load_explicit(&interval_told, memory_order_relaxed);
+    jvm_gap_draw_first(jni, interval_of_gap);
 }
 
 static size_t ask_for_stack(environment jni, struct frame *found, allocsample_frame *frames)
@@ -213,9 +222,11 @@ static void on_sampled_object(environment env, environment jni, void *thread, vo
     (void)env;
     allocsample_frame frames[DEPTH];
     allocsample_counters asked = {.size = sizeof asked};
+    if (jvm_gap_goes_on(jni))
+        return;
     hooks->counters(heap, &asked);
     uint64_t interval = interval_of_sample(&asked);
-    jvm_gap_redraw(jni, interval_of_gap);
+    (void)jvm_gap_redraw(jni, interval_of_gap, (uint64_t)size);
     if (UNLIKELY(jvm_buffer_is_beginning()))
         return;
     /* The JVM goes on drawing. Its walk is most of what a sample costs. */

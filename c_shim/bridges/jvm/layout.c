@@ -19,7 +19,9 @@ static const struct {
     [THREAD_ANCHOR] = {{"JavaThread"}, "_anchor"},
     [THREAD_STACK_BASE] = {{"JavaThread", "Thread"}, "_stack_base"},
     [THREAD_BUFFER] = {{"Thread"}, "_tlab", .may_be_missing = true},
-    [THREAD_ALLOCATED] = {{"Thread"}, "_allocated_bytes", "jlong", true},
+    /* Signed, and unsigned since JDK 27: jlong and uint64_t. */
+    [THREAD_ALLOCATED] = {{"Thread"}, "_allocated_bytes", .may_be_missing = true},
+    [BUFFER_START] = {{"ThreadLocalAllocBuffer"}, "_start", .may_be_missing = true},
     [BUFFER_TOP] = {{"ThreadLocalAllocBuffer"}, "_top", .may_be_missing = true},
     [BUFFER_END] = {{"ThreadLocalAllocBuffer"}, "_end", .may_be_missing = true},
     [ANCHOR_SP] = {{"JavaFrameAnchor"}, "_last_Java_sp"},

@@ -13,6 +13,7 @@ enum jvm_field {
     /* its allocation buffer, and a count of bytes; */
     THREAD_BUFFER,
     THREAD_ALLOCATED,
+    BUFFER_START,
     BUFFER_TOP,
     BUFFER_END,
     ANCHOR_SP,
