@@ -17,6 +17,7 @@ enum bridge_group {
     BRIDGE_APART = 3,    /* no bridge is in it: asks runtimes to compile without inlining, which makes the program slower */
     BRIDGE_NAMED = 4,    /* nor in this: has runtimes that inline functions name them */
     BRIDGE_RECOMPILED = 5, /* nor in this: after an attach they compile everything again for it, whatever the size of the heap */
+    BRIDGE_OBJECTS = 6, /* nor in this: has runtimes report objects that they report at a high cost only */
 };
 
 /* Figures that an allocator counts itself, in bytes; src/record/own.rs has the same numbers. */

@@ -100,6 +100,8 @@ pub struct Config {
     pub bridges: Bridges,
     /// `ALLOCSAMPLE_EMBEDDED`: whether allocators that are part of the program or of a library are joined.
     pub joins_embedded: bool,
+    /// `ALLOCSAMPLE_OBJECTS`: whether objects are sampled that a runtime reports only at a high cost.
+    pub samples_objects: bool,
     /// `ALLOCSAMPLE_INLINING`
     pub inlining: Inlining,
     /// `ALLOCSAMPLE_CHILDREN`
@@ -157,6 +159,7 @@ impl Config {
         is_stopped: false,
         bridges: Bridges::None,
         joins_embedded: false,
+        samples_objects: false,
         inlining: Inlining::Named,
         follow_children: false,
         records_mappings: false,
@@ -323,6 +326,8 @@ impl Config {
         };
         config.joins_embedded =
             choice("ALLOCSAMPLE_EMBEDDED", &["on", "off"], "expected on or off")? == Some(0);
+        config.samples_objects =
+            choice("ALLOCSAMPLE_OBJECTS", &["on", "off"], "expected on or off")? == Some(0);
         config.inlining = match choice(
             "ALLOCSAMPLE_INLINING",
             &["named", "charged", "off", "recompiled"],

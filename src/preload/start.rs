@@ -162,6 +162,7 @@ const EMBEDDED: u32 = 4;
 const APART: u32 = 8;
 const NAMED: u32 = 16;
 const RECOMPILED: u32 = 32;
+const OBJECTS: u32 = 64;
 
 /// The groups of bridges that the settings ask for.
 pub(crate) fn groups_of(config: &Config) -> u32 {
@@ -176,6 +177,7 @@ pub(crate) fn groups_of(config: &Config) -> u32 {
         | wanted(APART, config.inlining == Inlining::Off)
         | wanted(NAMED, config.inlining.is_named())
         | wanted(RECOMPILED, config.inlining == Inlining::Recompiled)
+        | wanted(OBJECTS, config.samples_objects)
 }
 
 /// Switches the agent on with these settings. False: there is no memory for it.

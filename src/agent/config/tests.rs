@@ -54,9 +54,11 @@ fn each_choice_has_its_meaning() {
     assert!(
         config.records_mappings && !config.joins_embedded && config.inlining == Inlining::Named
     );
+    assert!(!config.samples_objects);
     let changed = read(&[
         ("ALLOCSAMPLE_MAPPINGS", "off"),
         ("ALLOCSAMPLE_EMBEDDED", "on"),
+        ("ALLOCSAMPLE_OBJECTS", "on"),
         ("ALLOCSAMPLE_INLINING", "off"),
         ("ALLOCSAMPLE_START", "off"),
         ("ALLOCSAMPLE_CHILDREN", "ignore"),
@@ -66,12 +68,13 @@ fn each_choice_has_its_meaning() {
     assert!(
         !changed.records_mappings && changed.joins_embedded && changed.inlining == Inlining::Off
     );
-    assert!(changed.is_stopped && !changed.follow_children);
+    assert!(changed.is_stopped && !changed.follow_children && changed.samples_objects);
     assert_eq!(changed.budget().overhead, Some(0.02));
     // What is neither is refused, and the message has the setting's name.
     for pair in [
         &[("ALLOCSAMPLE_MAPPINGS", "yes")],
         &[("ALLOCSAMPLE_EMBEDDED", "1")],
+        &[("ALLOCSAMPLE_OBJECTS", "yes")],
         &[("ALLOCSAMPLE_INLINING", "none")],
     ] {
         let [(name, _)] = *pair;

@@ -1,7 +1,7 @@
 //! Finds environment variables that look like settings of ours and are not.
 
 /// The settings that [`super::Config::read`] reads.
-pub(super) const NAMES: [&str; 25] = [
+pub(super) const NAMES: [&str; 26] = [
     "CHILDREN",
     "EMBEDDED",
     "INLINING",
@@ -13,6 +13,7 @@ pub(super) const NAMES: [&str; 25] = [
     "MAX_OVERHEAD",
     "MAX_SAMPLES_PER_SECOND",
     "MAX_SIZE",
+    "OBJECTS",
     "ON_FULL",
     "OUTPUT",
     "PAGES",
