@@ -35,6 +35,7 @@ mod r;
 mod r_deep;
 mod real_programs;
 mod ruby;
+mod ruby_objects;
 mod second_opinion;
 mod tcl;
 mod v8_inlined;

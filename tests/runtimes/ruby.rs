@@ -12,7 +12,7 @@ use crate::support::{Agent, Outcome, Room, Run, bridge, is_installed, skip, trut
 use serde_json::Value;
 
 /// Every Ruby that is here: the system's, and builds of other versions in target/rubies.
-fn rubies() -> Vec<String> {
+pub(crate) fn rubies() -> Vec<String> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/rubies");
     let builds = fs::read_dir(own).into_iter().flatten().flatten();
     let mut rubies: Vec<_> = builds
@@ -31,7 +31,7 @@ fn rubies() -> Vec<String> {
 }
 
 /// Those that compile methods. Not every one is built with the compiler.
-fn rubies_with_yjit() -> Vec<String> {
+pub(crate) fn rubies_with_yjit() -> Vec<String> {
     let compiles = |ruby: &String| {
         let check = ["--yjit", "-e", "exit RubyVM::YJIT.enabled?"];
         let output = Command::new(ruby).args(check).output();
@@ -53,7 +53,7 @@ fn known_sites(ruby: &str, times: u32, agent: &Agent) -> Outcome {
     outcome
 }
 
-fn script(ruby: &str, code: &str) -> Run {
+pub(crate) fn script(ruby: &str, code: &str) -> Run {
     Run::of(ruby).args(&["-e", code])
 }
 

@@ -14,10 +14,11 @@
  *
  * Ruby has events for its collections, but before 3.3 it leaves its fast path of allocation with any of them on: 6 % in a
  * program of strings. Instead there is one hidden object, which each collection marks by a function of ours. It is made by a postponed
- * job, which Ruby runs on its main thread where any code may run, and never from within an allocation. */
+ * job, which Ruby runs on its main thread where any code may run, and never from within an allocation.
+ *
+ * Objects in slots of Ruby's heap are sampled on request: objects.c. */
 #define _GNU_SOURCE
-#include "allocsample.h"
-#include "bridge.h"
+#include "ruby.h"
 #include "kit/names.h"
 #include "kit/resume.h"
 #include "kit/symbols.h"
@@ -27,12 +28,11 @@
 #include <limits.h>
 #include <string.h>
 
-typedef uintptr_t value; /* VALUE */
+typedef ruby_value value;
 
 /* Frames that are asked for at most. */
 #define DEPTH 512
-/* Types of objects, in the flags that each begins with. */
-enum { TYPE_MASK = 0x1f, TYPE_STRING = 5 };
+enum { TYPE_STRING = 5 };
 /* Below it are nil, true, false, and no addresses. */
 #define FIRST_ADDRESS 4096
 /* A symbol. The reason of a major collection is one, that of a minor one is nil. */
@@ -72,7 +72,9 @@ static struct {
 } ruby;
 
 static const allocsample_hooks *hooks;
-static allocsample_heap *heap;
+static allocsample_heap *heap; /* has the walker */
+/* The heap of the objects: the same one if they were asked for when it was made. NULL: they never were, or cannot be sampled. */
+static allocsample_heap *object_heap;
 static struct names functions;
 static const value *object_class; /* rb_cObject: 0 until the interpreter stands */
 /* Before Ruby 3.3: where a thread keeps its execution context, from its thread pointer; NULL there: the thread is none of
@@ -82,20 +84,21 @@ static _Atomic(bool) is_left; /* the process was detached from */
 static _Atomic(bool) is_over; /* the interpreter takes itself down: a thread may have no execution context any more */
 static _Atomic(bool) is_asked;
 static _Atomic(bool) is_wanted; /* a collection */
+static _Atomic(bool) wants_objects;
+static _Atomic(bool) is_switch_due; /* whether objects are sampled is to change */
 
 /* ---- frames ---- */
 
-/* The text of a String, or NULL. */
-static const char *text_of(volatile value string)
+const char *ruby_text(volatile value string)
 {
-    if (string < FIRST_ADDRESS || string % 8 != 0 || (*(const value *)string & TYPE_MASK) != TYPE_STRING)
+    if (string < FIRST_ADDRESS || string % 8 != 0 || (*(const value *)string & RUBY_TYPE_MASK) != TYPE_STRING)
         return NULL;
     return ruby.text(&string);
 }
 
 static uint32_t number_of(value frame)
 {
-    const char *file = text_of(ruby.path(frame)), *label = text_of(ruby.label(frame));
+    const char *file = ruby_text(ruby.path(frame)), *label = ruby_text(ruby.label(frame));
     if (file == NULL || label == NULL)
         return 0;
     /* A small integer, with its mark shifted out. */
@@ -106,6 +109,7 @@ static uint32_t number_of(value frame)
 static void watch_collections(void *unused);
 static void tell_collection(void *unused);
 static void collect(void *unused);
+static void switch_objects(void *unused);
 
 static bool has_context(void)
 {
@@ -149,13 +153,19 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
         return 0; /* nor may anything else be asked: there may be no execution context */
     request_job_once(&is_asked, false, watch_collections);
     request_job_once(&is_wanted, true, collect);
-    tell_collection(NULL);
+    if (object_heap != NULL)
+        ruby_objects_look_at_ractor();
+    if (!ruby_objects_are_on() || ruby_objects_are_swept())
+        tell_collection(NULL);
     size_t count = 0;
     for (int i = 0; i < depth; i++) {
         uint32_t number = number_of(found[i]);
         if (number != 0)
             frames[count++] = (allocsample_frame){.function = number, .line = lines[i] > 0 ? (uint32_t)lines[i] : 0};
     }
+    /* Without a function the interpreter is being made, and its own objects are no program's. */
+    if (count > 0)
+        request_job_once(&is_switch_due, true, switch_objects);
     return count;
 }
 
@@ -194,7 +204,7 @@ static void tell_collection(void *unused)
         .values = values,
     };
     collection.time_before_ms = time;
-    hooks->gc(heap, &gc);
+    hooks->gc(ruby_objects_are_on() ? object_heap : heap, &gc);
 }
 
 /* Inside the collector, where nothing may be allocated. Others who ask what an object refers to call it too. */
@@ -204,6 +214,8 @@ static void on_mark(void *unused)
     if (ruby.during_gc() == 0 || atomic_load_explicit(&is_left, memory_order_relaxed))
         return;
     tell_collection(NULL);
+    if (object_heap != NULL)
+        ruby_objects_on_mark();
     collection.time_before_ms = time_ms();
     bool is_major = (ruby.latest_gc(collection.major_by) & SYMBOL_MASK) == SYMBOL_MARK;
     collection.kind = is_major ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR;
@@ -229,10 +241,9 @@ static void end(void *unused)
 static void watch_collections(void *unused)
 {
     (void)unused;
-    bool has_time = ruby.api_version[0] > 3 || (ruby.api_version[0] == 3 && ruby.api_version[1] >= 1);
     collection.major_by = ruby.symbol(ruby.intern("major_by"));
     collection.live_slots_key = ruby.symbol(ruby.intern("heap_live_slots"));
-    collection.time_key = has_time ? ruby.symbol(ruby.intern("time")) : 0;
+    collection.time_key = ruby_is_since(3, 1) ? ruby.symbol(ruby.intern("time")) : 0;
     /* The first question makes the names of the answers, which the collector could not. */
     ruby.latest_gc(collection.major_by);
     collection.time_before_ms = time_ms();
@@ -251,7 +262,10 @@ static void collect(void *unused)
     size_t before = ruby.gc_count();
     ruby.collect();
     tell_collection(NULL);
-    hooks->collected(heap, ruby.gc_count() != before ? ALLOCSAMPLE_OK : ALLOCSAMPLE_OFF);
+    int32_t status = ruby.gc_count() != before ? ALLOCSAMPLE_OK : ALLOCSAMPLE_OFF;
+    hooks->collected(heap, status);
+    if (object_heap != NULL && object_heap != heap)
+        hooks->collected(object_heap, status);
 }
 
 static int32_t want_collection(void *user)
@@ -259,6 +273,33 @@ static int32_t want_collection(void *user)
     (void)user;
     atomic_store_explicit(&is_wanted, true, memory_order_relaxed);
     return ALLOCSAMPLE_OK;
+}
+
+/* ---- objects ---- */
+
+/* On the main thread, where any code may run. */
+static void switch_objects(void *unused)
+{
+    (void)unused;
+    ruby_objects_switch(atomic_load_explicit(&wants_objects, memory_order_relaxed));
+}
+
+/* On a thread of Ruby's. */
+static void request_switch(void)
+{
+    atomic_store_explicit(&is_switch_due, true, memory_order_relaxed);
+    request_job_once(&is_switch_due, true, switch_objects);
+}
+
+/* Before they are sampled or are not from now on. From Ruby 3.3 on any thread may ask for a job. Otherwise the next sample does. */
+static void want_objects(bool wanted)
+{
+    atomic_store_explicit(&wants_objects, wanted, memory_order_relaxed);
+    if (!wanted)
+        ruby_objects_pause();
+    atomic_store_explicit(&is_switch_due, true, memory_order_relaxed);
+    if (ruby.trigger_job != NULL && *object_class != 0 && !atomic_load_explicit(&is_over, memory_order_relaxed))
+        request_job_once(&is_switch_due, true, switch_objects);
 }
 
 /* ---- start ---- */
@@ -299,12 +340,16 @@ static bool find_jobs(void)
     return symbols_find(current, 2, NULL) || symbols_find(former, 1, NULL);
 }
 
+bool ruby_is_since(int major, int minor)
+{
+    return ruby.api_version[0] > major || (ruby.api_version[0] == major && ruby.api_version[1] >= minor);
+}
+
 /* False: Ruby could not be asked for frames without a fault. */
 static bool find_context(void)
 {
-    bool looks_itself = ruby.api_version[0] > 3 || (ruby.api_version[0] == 3 && ruby.api_version[1] >= 3);
-    if (looks_itself)
-        return true;
+    if (ruby_is_since(3, 3))
+        return true; /* it looks for itself */
     /* Of this thread. If the library was loaded with the program, it is at the same place in every thread. */
     const char *context = dlsym(RTLD_DEFAULT, "ruby_current_ec");
     if (context == NULL)
@@ -324,24 +369,60 @@ static bool find_interpreter(void)
     return false;
 }
 
+static bool can_sample_objects(void)
+{
+    static const char least[] = "3.1 or later is needed for objects in slots";
+    bool can = ruby_is_since(3, 1) && ruby_objects_find();
+    if (!can)
+        shim_services.decline("ruby objects", "Ruby", least);
+    return can;
+}
+
+/* `with_objects`: those in slots are samples of this heap. */
+static allocsample_heap *register_heap(bool with_objects, allocsample_walk walker)
+{
+    allocsample_heap_description description = {
+        .size = sizeof description,
+        .kind = with_objects ? ALLOCSAMPLE_COLLECTED : ALLOCSAMPLE_TRACED,
+        .name = "ruby",
+        .flags = with_objects ? ALLOCSAMPLE_ENDS_BY_ID : 0,
+        .walk = walker,
+        .collect = want_collection,
+    };
+    if (walker != NULL)
+        description.flags |= ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WHOLE_CODE | ALLOCSAMPLE_CODE_IS_NO_MODULE;
+    allocsample_heap *registered = hooks->heap_register(&description);
+    if (registered != NULL)
+        hooks->define_statistic(registered, STATISTIC_LIVE_SLOTS, "live slots", "objects");
+    return registered;
+}
+
+static void make_object_heap(void)
+{
+    static bool is_tried;
+    if (is_tried || object_heap != NULL)
+        return;
+    is_tried = true; /* it would find nothing else */
+    if (!can_sample_objects())
+        return;
+    /* A heap that has none of its objects in the profile is not collected. */
+    allocsample_heap *registered = heap != NULL ? register_heap(true, NULL) : (heap = register_heap(true, walk));
+    if (registered != NULL && ruby_objects_prepare(hooks, registered, request_switch))
+        object_heap = registered;
+}
+
 static bool make_heap(void)
 {
     uintptr_t start, end;
     hooks = allocsample_get_hooks(ALLOCSAMPLE_VERSION);
     if (hooks == NULL || !names_make(&functions))
         return false;
-    allocsample_heap_description description = {
-        .size = sizeof description,
-        .kind = ALLOCSAMPLE_TRACED,
-        .name = "ruby",
-        .flags = ALLOCSAMPLE_WALK_EVERYWHERE | ALLOCSAMPLE_WHOLE_CODE | ALLOCSAMPLE_CODE_IS_NO_MODULE,
-        .walk = walk,
-        .collect = want_collection,
-    };
-    heap = hooks->heap_register(&description);
+    if (shim_services.is_asked_for(BRIDGE_OBJECTS))
+        make_object_heap();
+    if (heap == NULL)
+        heap = register_heap(false, walk);
     if (heap == NULL)
         return false;
-    hooks->define_statistic(heap, STATISTIC_LIVE_SLOTS, "live slots", "objects");
     void *code;
     memcpy(&code, &ruby.frames, sizeof code);
     if (symbols_code_of(code, &start, &end))
@@ -351,8 +432,8 @@ static bool make_heap(void)
 
 static void join(void)
 {
-    if (find_interpreter())
-        make_heap();
+    if (find_interpreter() && make_heap() && object_heap != NULL)
+        want_objects(true);
 }
 
 static void attach(void)
@@ -364,8 +445,15 @@ static void attach(void)
         is_tried = true; /* it would find nothing else */
         return;
     }
+    bool with_objects = shim_services.is_asked_for(BRIDGE_OBJECTS);
+    if (with_objects)
+        make_object_heap();
     resume_heap(hooks, heap);
+    if (object_heap != NULL && object_heap != heap)
+        resume_heap(hooks, object_heap);
     atomic_store_explicit(&is_left, false, memory_order_relaxed);
+    if (object_heap != NULL && with_objects)
+        want_objects(true);
 }
 
 static void detach(void)
@@ -373,12 +461,17 @@ static void detach(void)
     if (heap == NULL)
         return;
     hooks->control(heap, ALLOCSAMPLE_STOP, 0);
+    if (object_heap != NULL && object_heap != heap)
+        hooks->control(object_heap, ALLOCSAMPLE_STOP, 0);
+    if (object_heap != NULL)
+        want_objects(false);
     atomic_store_explicit(&is_left, true, memory_order_relaxed);
 }
 
 static void after_fork_in_child(void)
 {
     names_after_fork_in_child(&functions);
+    ruby_objects_after_fork_in_child();
     atomic_store_explicit(&collection.begin_ns, 0, memory_order_relaxed);
 }
 
