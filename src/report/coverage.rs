@@ -46,6 +46,8 @@ pub struct Coverage {
     pub suspects: Vec<(String, String)>,
     /// Whose the memory without a known owner is, as far as there is only one who could have it; not certain.
     pub likely: Option<String>,
+    /// Whether it may be objects of Ruby, which are sampled on request.
+    pub has_silent_objects: bool,
     /// Whether what was allocated before an attach is a part of the rest.
     pub is_attached: bool,
     /// The runtime that took the samples itself, in words.
@@ -112,6 +114,7 @@ impl Coverage {
             owners,
             largest_row: None,
             likely: None,
+            has_silent_objects: false,
             not_joined: None,
             suspects: allocators.clone(),
             allocators,
@@ -130,6 +133,9 @@ impl Coverage {
             runtimes.retain(|_| found.may_include_a_runtime());
             coverage.largest_row = found.largest_row.take().filter(|_| coverage.is_low());
         }
+        let is_among_them = |name: &str| runtimes.iter().any(|it| it == name);
+        coverage.has_silent_objects =
+            runtimes::with_objects_on_request(profile).is_some_and(is_among_them);
         coverage.likely = likely(&coverage.suspects, &runtimes).filter(|_| !is_attached);
         coverage.not_joined = not_joined(profile, &coverage.suspects, found.as_ref());
         Some(coverage)
@@ -210,6 +216,8 @@ impl Coverage {
             let reason = reason.map_or_else(String::new, |why| format!("; {why}"));
             let advice = if self.not_joined.is_none() && self.suspects.iter().any(may_be_joined) {
                 "; try `--embedded`"
+            } else if self.has_silent_objects {
+                "; `--objects` samples Ruby's objects as well"
             } else if self.has_pages {
                 "; `report FILE --heap pages` shows who touched it"
             } else if self.sampled_by.is_none() && !self.is_attached {

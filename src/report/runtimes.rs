@@ -278,6 +278,13 @@ fn is_traced(profile: &Profile, runtime: &Runtime) -> bool {
     })
 }
 
+/// The runtime whose frames are in the profile and whose objects are not, but would be with `--objects`.
+pub(crate) fn with_objects_on_request(profile: &Profile) -> Option<&'static str> {
+    const WITH_OBJECTS: &str = "Ruby";
+    let runtime = Runtime::named(WITH_OBJECTS)?;
+    is_traced(profile, runtime).then_some(runtime.name)
+}
+
 /// All in the process, by their names.
 fn runtimes(profile: &Profile) -> BTreeMap<&'static str, Here> {
     let mut all: BTreeMap<&'static str, Here> = BTreeMap::new();

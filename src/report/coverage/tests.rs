@@ -91,6 +91,34 @@ fn an_allocator_inside_a_module_is_named_where_it_is_the_only_one() {
     assert_eq!(Coverage::of(&sampled).expect("a reading").allocators, []);
 }
 
+#[test]
+fn where_ruby_may_have_what_is_missing_the_warning_names_the_option_that_samples_its_objects() {
+    let mut profile = blind();
+    profile.inspected.push(Inspected {
+        path: "/lib/libruby-3.1.so.3.1".to_owned(),
+        runtime: "Ruby".to_owned(),
+        version: "3.1.2".to_owned(),
+        ..Inspected::default()
+    });
+    let warning = |profile: &Profile| {
+        let coverage = Coverage::of(profile).expect("a reading");
+        coverage.warning().expect("a warning")
+    };
+    let advice = "`--objects` samples Ruby's objects as well";
+    // Its bridge did not join.
+    assert!(!warning(&profile).contains(advice));
+    let heap = Heap {
+        name: "ruby".to_owned(),
+        kind: Some(HeapKind::Traced),
+        ..Heap::default()
+    };
+    profile.vm.heaps.insert(HeapId(1), heap);
+    assert!(warning(&profile).contains(advice), "{}", warning(&profile));
+    let heap = profile.vm.heaps.get_mut(&HeapId(1)).expect("a heap");
+    heap.kind = Some(HeapKind::Collected);
+    assert!(!warning(&profile).contains(advice));
+}
+
 /// The data of a program's libraries may be most of its memory, and malloc's free memory nearly all of the rest.
 #[test]
 fn without_a_list_of_mappings_near_the_peak_the_warning_does_not_blame_another_allocator_alone() {
