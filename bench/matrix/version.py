@@ -6,6 +6,7 @@ A runtime is a file beside this one with
     INTERVAL = "4K"                 of the samples, so that every site has some hundreds of them
     def versions(places): ...       yields a Version for every one that can be had
     HEAP = "javascript"             optional: the sites are only of this heap, where malloc has blocks of the runtime's as well
+    LEAKS_IN_HEAP = True            optional: and so are the leaks
     ATTACH_STAYS = True             optional: `allocsample attach` reads from outside until the program ends
     OPTIONS = ["--runtime", "pypy"] optional: what `run` and `attach` need to join it
     OWN = {...}                     optional: variables under which the program prints the runtime's own live bytes
