@@ -120,6 +120,19 @@ fn without_the_option_no_object_is_sampled() {
     }
 }
 
+/// The numbers of event hooks, as Ruby counts them.
+#[test]
+fn without_the_option_ruby_has_no_hook_of_ours() {
+    for ruby in rubies() {
+        let code = "100.times { 'x' * 100_000; Object.new }; puts TracePoint.stat.values.inspect";
+        let agent = Agent::at_interval("16K").seeded(7);
+        let outcome = script(&ruby, code).unchanged(&agent);
+        outcome.assert_success();
+        let with_hooks = script(&ruby, code).observed(&with_objects("16K"));
+        assert_ne!(outcome.text(), with_hooks.text(), "{ruby}");
+    }
+}
+
 /// Interval 1 makes a sample of every object, and every mistake comes out. Others use the same events, or cause collections in them.
 #[test]
 fn other_tracers_stress_and_compaction_see_what_they_would() {
