@@ -356,6 +356,31 @@ fn code_from_before_an_attach_is_compiled_again() {
     }
 }
 
+/// Most functions of a program have no name. A row for all of them would say nothing.
+#[test]
+fn functions_without_a_name_are_told_apart_by_their_place() {
+    let program = bridge::program("nameless_functions.js");
+    for node in nodes() {
+        let (output, _, room) =
+            profile(&node, &["--interval", "32K"], &[&program.to_string_lossy()]);
+        let charges = charges(&room, OF_THE_PROGRAM);
+        let known = truth::printed(&output.stdout);
+        assert_eq!(known.len(), 9);
+        for (name, known) in known {
+            let [bytes, variance, live, ..] = charges[&name];
+            // In new arrays V8 has two words for what it learns of them.
+            let slack = 0.005 * known.bytes as f64;
+            for estimate in [bytes, live] {
+                assert!(
+                    (estimate - known.bytes as f64).abs() <= 4.0 * variance.sqrt() + slack,
+                    "{node} {name}: {bytes:.0} bytes, {live:.0} live, of {known:?}"
+                );
+            }
+        }
+        assert!(!charges.contains_key("(anonymous)"), "{node}");
+    }
+}
+
 /// A worker's heap goes with it, and the next one may get its address.
 #[test]
 fn workers_that_come_and_go_are_all_sampled_and_leave_nothing_alive() {

@@ -70,7 +70,7 @@ static bool describe(char *text, struct described *described)
     if (file == NULL || !cut_number(file, &described->column) || !cut_number(file, &described->line))
         return false;
     *file++ = 0;
-    described->name = name[0] == 0 ? "(anonymous)" : name;
+    described->name = name;
     described->file = file;
     described->is_optimized = mark[0] == '*' || mark[0] == '+';
     return true;
@@ -111,7 +111,7 @@ static void on_code_added(const struct event *event)
     bool is_new;
     uint32_t function = names_number(&v8_names, hash, &is_new);
     if (is_new)
-        v8_hooks->define_function(v8_heap, function, described.name, described.file, described.line);
+        v8_define_function(function, described.name, described.file, (int)described.line, (int)described.column);
     v8_hooks->code_add(v8_heap, event->start, end, function);
     if (older_here != NULL)
         note_age(event, &described, v8.current_isolate());

@@ -130,8 +130,7 @@ static struct v8_frame frame_of(const struct v8_sampler *sampler, const struct n
     if (is_new) {
         text_of(node->name, isolate, name, sizeof name);
         text_of(node->script, isolate, file, sizeof file);
-        v8_hooks->define_function(v8_heap, number, name[0] == 0 ? "(anonymous)" : name, file,
-                                  node->line > 0 ? (uint32_t)node->line : 0);
+        v8_define_function(number, name, file, node->line, node->column);
     }
     int64_t old_until_us = is_of_script && sampler->older != NULL ? v8_older_until_us(sampler->older, hash) : 0;
     return (struct v8_frame){number, is_of_script ? node->script_id : 0, old_until_us};

@@ -152,11 +152,8 @@ static uint32_t function_of(const void *node, int script, void *isolate)
         return 0;
     bool is_new;
     uint32_t number = names_number(&v8_names, v8_place_hash(isolate, script, line, column), &is_new);
-    if (is_new) {
-        const char *name = v8.cpu_node_name(node), *file = v8.cpu_node_file(node);
-        v8_hooks->define_function(v8_heap, number, name == NULL || name[0] == 0 ? "(anonymous)" : name,
-                                  file == NULL ? "" : file, (uint32_t)line);
-    }
+    if (is_new)
+        v8_define_function(number, v8.cpu_node_name(node), v8.cpu_node_file(node), line, column);
     return number;
 }
 

@@ -63,6 +63,9 @@ extern HIDDEN const allocsample_hooks *v8_hooks;
 extern HIDDEN allocsample_heap *v8_heap;
 extern HIDDEN struct names v8_names;
 
+/* Names a function of JavaScript: see functions.c. Empty or NULL: it has no name, or is in no file. */
+HIDDEN void v8_define_function(uint32_t number, const char *name, const char *file, int line, int column);
+
 /* When V8's sampling profiler draws an object: see draws.c. One isolate's, which only its thread uses. */
 struct v8_caller;
 struct v8_draws {
