@@ -192,6 +192,22 @@ fn is_allocator(function: &str) -> bool {
     ALLOCATORS.iter().any(|pattern| fits(pattern, function))
 }
 
+/// Beginnings of the names of functions in Python that Cython or mypyc has compiled to native code. Their helpers have others.
+const COMPILED_PYTHON: &[&str] = &[
+    "__pyx_f_",
+    "__pyx_pf_",
+    "__pyx_pw_",
+    "__pyx_gb_",
+    "CPyDef_",
+    "CPyPy_",
+];
+
+fn is_compiled_python(function: &str) -> bool {
+    COMPILED_PYTHON
+        .iter()
+        .any(|start| function.starts_with(start))
+}
+
 /// Whether a name fits a pattern in which each `*` stands for any text.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
@@ -219,7 +235,8 @@ pub(crate) fn fits(pattern: &str, name: &str) -> bool {
 ///
 /// Where a virtual machine's language runs, the machine's own native code counts as allocator: it is how the language
 /// allocates. So in the machine's heap the first frame of the language is charged; of a block of malloc too, unless
-/// native code of somebody else (an extension) comes before it. Node.js has functions of its own in JavaScript
+/// native code of somebody else (an extension) comes before it. A function in Python that was compiled to native code is one of the
+/// language: the interpreted one that called it may be the start of the program. Node.js has functions of its own in JavaScript
 /// (`node:buffer`), which are passed by for the program's.
 pub fn charged_frame<'a>(
     profile: &Profile,
@@ -242,11 +259,13 @@ pub(crate) fn charged_position<'a, F>(
     let module_of = |frame: &'a F| frame_of(frame).module.as_str();
     let is_machine = |heap: &&Heap| heap.kind != Some(HeapKind::Allocator);
     let own_machine = heaps.get(&heap).filter(is_machine);
+    let is_of = |frame: &'a F, machine: &Heap| {
+        module_of(frame) == machine.name
+            || machine.name == "python" && is_compiled_python(&frame_of(frame).function)
+    };
     let is_of_language = |frame: &'a F| match own_machine {
-        Some(machine) => module_of(frame) == machine.name,
-        None => heaps
-            .values()
-            .any(|machine| module_of(frame) == machine.name),
+        Some(machine) => is_of(frame, machine),
+        None => heaps.values().any(|machine| is_of(frame, machine)),
     };
     // Most programs have none, and stacks are long.
     let language = (!heaps.is_empty())
@@ -415,5 +434,26 @@ mod tests {
         assert_eq!(charged(HeapId::MALLOC, &[dup, call, serve]), is("serve"));
         assert_eq!(charged(HeapId::MALLOC, &[dup, main]), is("strdup"));
         assert_eq!(charged(HeapId::MALLOC, &[serve, main]), is("serve"));
+        // Compiled by mypyc, and by Cython.
+        for compiled in ["CPyDef_black___parse", "__pyx_f_6uvloop_4loop_4Loop__run"] {
+            let library = (
+                "CPyList_Append",
+                "app__mypyc.cpython-313-x86_64-linux-gnu.so",
+            );
+            let function = (compiled, "app__mypyc.cpython-313-x86_64-linux-gnu.so");
+            assert_eq!(
+                charged(machine, &[resize, library, function, call, serve]),
+                is(compiled)
+            );
+            assert_eq!(
+                charged(HeapId::MALLOC, &[resize, function, call, serve]),
+                is(compiled)
+            );
+        }
+        // Those of an extension in C are none.
+        assert_eq!(
+            charged(machine, &[resize, extension, call, serve]),
+            is("serve")
+        );
     }
 }
