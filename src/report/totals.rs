@@ -29,8 +29,7 @@ pub struct Totals {
     pub coverage: Option<Coverage>,
 }
 
-/// How far the estimates are from the exact counts, in standard errors. Within 5 is luck, beyond it a defect: of the
-/// profile, or of the program's counting (many blocks of 0 bytes).
+/// How far the estimates are from the exact counts, in standard errors. Within 5 is luck, beyond it a defect of the profile.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     /// Of the whole process; `None` if there is no standard error.
@@ -109,8 +108,11 @@ impl Totals {
                 continue;
             }
             totals.allocated += bytes;
+            // malloc's counters charge a byte for a block of none.
+            let is_charged_one = sample.size == 0 && sample.heap == HeapId::MALLOC;
+            let charged = if is_charged_one { objects } else { bytes };
             if sample.heap == HeapId::MALLOC || counted_heaps.contains(&sample.heap) {
-                counted += bytes;
+                counted += charged;
             }
             totals.allocations += objects;
             // A thread's counter is malloc's.
@@ -120,7 +122,7 @@ impl Totals {
                     last_thread = sample.thread;
                     of_thread = by_thread.get(&last_thread).copied().unwrap_or_default();
                 }
-                of_thread += bytes;
+                of_thread += charged;
             }
         }
         by_thread.insert(last_thread, of_thread);
