@@ -28,7 +28,7 @@ fn a_childs_first_object_is_its_own_and_is_resolved() {
     assert_eq!(found, [[48.0, 48.0, 0.0], [64.0, 64.0, 0.0]]);
 }
 
-/// The parent's ring is not mapped in a child, and nothing tells the agent of a fork past libc.
+/// The child does not map its parent's ring, and the agent gets no notice of a fork past libc.
 #[test]
 fn any_call_may_be_the_first_of_a_child_that_was_forked_past_libc() {
     let program = Program::compiled("../vms/raw_fork.c");

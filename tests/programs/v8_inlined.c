@@ -186,7 +186,7 @@ static void progress(void *user)
 }
 
 /* The first draws are to be read soon; so many readings take long. */
-static void progress_is_told_at_powers_of_four(void)
+static void progress_is_reported_at_powers_of_four(void)
 {
     struct v8_draws draws = {.on_progress = progress};
     draws.isolate = &draws;
@@ -196,23 +196,23 @@ static void progress_is_told_at_powers_of_four(void)
     CHECK(noticed == 7); /* 4^6 = 4096 */
 }
 
-static uint64_t told_calls;
+static uint64_t reported_calls;
 
-static void tell(const struct shim_caller *caller)
+static void on_reported(const struct shim_caller *caller)
 {
     CHECK(caller->pc != 0 && caller->sp != 0);
-    told_calls++;
+    reported_calls++;
 }
 
 /* Nobody draws on this thread. */
-static void one_in_many_calls_is_told(void)
+static void one_in_many_calls_is_reported(void)
 {
-    told_of_calls = tell;
+    report_calls = on_reported;
     next_new = malloc;
     draws_here = NULL;
-    for (int i = 0; i < 100 * CALLS_TOLD; i++)
+    for (int i = 0; i < 100 * CALLS_PER_REPORT; i++)
         free(new_in_v8(8));
-    CHECK(told_calls == 100);
+    CHECK(reported_calls == 100);
 }
 
 /* Where V8's samples are not numbered by calls of any one place, none is trusted. */
@@ -238,8 +238,8 @@ int main(void)
     machine_frames_stay();
     deep_stacks_are_cut();
     the_place_is_found_and_followed();
-    progress_is_told_at_powers_of_four();
-    one_in_many_calls_is_told();
+    progress_is_reported_at_powers_of_four();
+    one_in_many_calls_is_reported();
     no_place_is_trusted_without_evidence();
     puts("named");
     return 0;

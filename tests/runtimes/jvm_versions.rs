@@ -62,17 +62,24 @@ fn profile(
 fn objects_as_large_as_the_interval_are_within_their_error() {
     let room = compile::java_for_11("KnownSites.java");
     for java in compile::javas() {
-        let (printed, profile) = profile(&room, "64K", &java, &[], &["KnownSites", "200000"]);
-        for (name, known) in truth::printed(&printed) {
-            let site = profile.site(&name);
-            // The JVM seeds itself: 5 standard errors are exceeded by chance once in 200,000 runs of this test.
-            let z = truth::z(
-                site.allocated_bytes,
-                known.bytes as f64,
-                site.allocated_bytes_stderr,
-            );
-            assert!(z.abs() < 5.0, "{} {name}: z {z:+.1}", java.display());
-        }
+        assert_sites(&room, &java, &[], &["KnownSites", "200000"]);
+    }
+}
+
+/// Every site of the program must be within five standard errors at 64 KiB. The JVM seeds itself: chance exceeds that once in 200,000
+/// runs of a test.
+#[track_caller]
+fn assert_sites(room: &Room, java: &Path, options: &[String], program: &[&str]) {
+    let (printed, profile) = profile(room, "64K", java, options, program);
+    for (name, known) in truth::printed(&printed) {
+        let site = profile.site(&name);
+        let z = truth::z(
+            site.allocated_bytes,
+            known.bytes as f64,
+            site.allocated_bytes_stderr,
+        );
+        let java = java.display();
+        assert!(z.abs() < 5.0, "{java} {options:?} {name}: z {z:+.1}");
     }
 }
 
@@ -91,19 +98,7 @@ fn threads_that_allocate_little_are_within_their_error() {
     for java in compile::javas() {
         for options in [&[][..], &SMALL_BUFFERS] {
             let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
-            let program = ["ShortThreads", "1000"];
-            let (printed, profile) = profile(&room, "64K", &java, &options, &program);
-            for (name, known) in truth::printed(&printed) {
-                let site = profile.site(&name);
-                // As above: 5 standard errors.
-                let z = truth::z(
-                    site.allocated_bytes,
-                    known.bytes as f64,
-                    site.allocated_bytes_stderr,
-                );
-                let java = java.display();
-                assert!(z.abs() < 5.0, "{java} {options:?} {name}: z {z:+.1}");
-            }
+            assert_sites(&room, &java, &options, &["ShortThreads", "1000"]);
         }
     }
 }

@@ -404,8 +404,8 @@ fn workers_that_come_and_go_are_all_sampled_and_leave_nothing_alive() {
     }
 }
 
-/// However few samples malloc has, V8 is asked for names before it inlines anything into a loop that goes on. It says nothing later of
-/// what it has inlined there before.
+/// V8's CPU profiler must run before V8 inlines anything into a running loop, because it cannot find that out later. The agent must start
+/// it in time at any interval, in workers as well.
 #[test]
 fn loops_that_are_optimized_as_they_run_have_the_functions_inlined_in_them() {
     const THREADS: f64 = 4.0;

@@ -35,7 +35,7 @@
 static _Atomic(uintptr_t) before_jni;
 /* The same for what the thread has allocated: the bytes before its allocation buffer, and the buffer. */
 static uintptr_t allocated_before_jni, start_before_jni, top_before_jni;
-/* What the thread will have allocated at the end of its gap. 0: the gap is one of the JVM's own. */
+/* The thread's allocated bytes at the end of its gap. 0: the gap is one of the JVM's own. */
 static _Thread_local uint64_t end_of_gap;
 /* JDK 11 does not move the sample point of a buffer after a sampled object outside it, and comes too late as often as too early. */
 static bool keeps_point;

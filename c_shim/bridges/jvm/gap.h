@@ -7,8 +7,8 @@
 /* Finds where a thread of this JVM has its gap. Once, while it runs, in a thread that may run Java code. */
 HIDDEN void jvm_gap_begin(environment jvmti, environment jni);
 
-/* Whether the calling thread has not allocated as much as its gap, and the JVM samples too early. Then the gap goes on, and there is
- * no sample. In the callback for a sampled object, first. */
+/* True if the JVM samples too early, because the calling thread has allocated less than its gap. There is no sample then, and the gap
+ * continues. To be called first in the callback for a sampled object. */
 HIDDEN bool jvm_gap_goes_on(environment jni);
 
 /* Replaces the calling thread's next gap by one with this mean. In the callback for a sampled object of `size` bytes; 0: there is none.

@@ -352,7 +352,7 @@ __attribute__((used)) static void begin(void)
         refuse(gc, "note: PyPy's heap is not sampled: its nursery does not look like one when sampling starts");
     else
         go_on(gc, 0, free);
-    if (trial.is_open)
+    if (trial.is_open && !is_late)
         tell_votes();
 }
 
@@ -435,9 +435,15 @@ static void decline_code(void)
     shim_services.decline("pypy", "PyPy's code", "cannot be changed here");
 }
 
-/* No thread is in one of the functions. Some of the jumps alone do no harm: they find the heap refused. */
+/* Whether the jumps are there, or a thread is about to put them. */
+static _Atomic(bool) are_put;
+
+/* Once, while no thread is in one of the functions. Some of the jumps alone do no harm: they find the heap refused. False: they were not put
+ * now. */
 static bool put_jumps(void)
 {
+    if (atomic_exchange_explicit(&are_put, true, memory_order_acq_rel))
+        return false;
     bool is_done = code_changes_make(&changes);
     if (!is_done) {
         trial.is_open = false;
@@ -454,8 +460,12 @@ static _Atomic(bool) is_waiting;
  * Sampling starts when the nursery is next full. */
 static COLD void join_with_lock_held(void)
 {
-    if (pypy_has_lock() && atomic_exchange_explicit(&is_waiting, false, memory_order_acq_rel))
+    if (!pypy_has_lock() || !atomic_exchange_explicit(&is_waiting, false, memory_order_acq_rel))
+        return;
+    if (shim_services.is_unfiltered())
         put_jumps();
+    else
+        shim_services.decline("pypy", "PyPy's lock", "was not free, and a filter of system calls was installed meanwhile");
 }
 
 static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
@@ -534,30 +544,36 @@ static bool take_lock(_Atomic(uintptr_t) *lock)
     return false;
 }
 
-static void join_late(void)
+static void change_code(void)
 {
-    is_late = true;
-    if (!prepare())
-        return;
-    describe_heap();
     _Atomic(uintptr_t) *lock = (_Atomic(uintptr_t) *)(base + build->lock);
     if (take_lock(lock)) {
         if (put_jumps())
             begin();
         atomic_store_explicit(lock, 0, memory_order_release);
     } else {
-        pypy_names_begin();
-        if (trial.is_open)
-            tell_votes();
-        atomic_store_explicit(&is_waiting, shim_services.is_unfiltered(), memory_order_release);
+        atomic_store_explicit(&is_waiting, true, memory_order_release);
     }
 }
 
 static void attach(void)
 {
-    if (heap == NULL)
-        return join_late();
-    resume_heap(hooks, heap);
+    static bool is_tried;
+    if (heap != NULL) {
+        resume_heap(hooks, heap);
+    } else {
+        is_late = true;
+        if (is_tried || !prepare()) {
+            is_tried = true; /* it would find nothing else */
+            return;
+        }
+        describe_heap();
+        pypy_names_begin();
+        if (trial.is_open)
+            tell_votes();
+    }
+    if (!atomic_load_explicit(&are_put, memory_order_acquire))
+        change_code();
 }
 
 static void detach(void)

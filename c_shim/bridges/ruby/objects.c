@@ -2,7 +2,7 @@
  *
  * A new object costs the subtraction of its slot's size (kit/countdown.h). One that is a sample goes into a table by its address. A
  * freed object costs a look at a byte that stands for its KiB of addresses, and only where that has samples, one into the table.
- * What an object has outside of its slot comes from malloc, and is counted there.
+ * Memory of an object outside of its slot comes from malloc, and is counted there.
  *
  * Callbacks of these events may not allocate, call methods or raise. Ruby calls those of new objects one at a time, with the lock
  * that protects its heap. The table has a lock of its own, in case a later Ruby sweeps on several threads.

@@ -1,4 +1,4 @@
-/* What the parts of Ruby's bridge share. */
+/* Shared by the parts of Ruby's bridge. */
 #ifndef ALLOCSAMPLE_BRIDGES_RUBY_H
 #define ALLOCSAMPLE_BRIDGES_RUBY_H
 
@@ -27,7 +27,7 @@ HIDDEN void ruby_objects_pause(void);
 /* On Ruby's main thread, where any code may run: with `is_wanted` objects are sampled from now on; otherwise Ruby no longer calls us
  * for them. */
 HIDDEN void ruby_objects_switch(bool is_wanted);
-/* Whether Ruby tells of new and freed objects. */
+/* Whether Ruby reports new and freed objects. */
 HIDDEN bool ruby_objects_are_on(void);
 /* Whether the last sweep has ended, if `ruby_objects_are_on`. */
 HIDDEN bool ruby_objects_are_swept(void);

@@ -52,8 +52,8 @@ struct described {
     bool is_optimized;
 };
 
-/* `JS:*load /srv/app.js:10:5`: a mark of the compiler's tier, a name that may be missing, and where it is. Code that was put into a loop
- * that went on has an `o` before its mark. False: other code. */
+/* `JS:*load /srv/app.js:10:5`: a mark of the compiler's tier, a name that may be missing, and where it is. The mark of code that
+ * replaced a running loop (on-stack replacement) has an `o` before it. False: other code. */
 static bool describe(char *text, struct described *described)
 {
     static const char *const kinds[] = {"JS:", "LazyCompile:", "Function:", "Eval:", "Script:"};
@@ -79,8 +79,8 @@ static bool describe(char *text, struct described *described)
 /* Functions that have been compiled before an attach, in the isolate of this thread; NULL: it was not attached to. */
 static _Thread_local struct v8_older *older_here;
 static _Thread_local bool is_enumerating;
-/* One for all isolates. */
-static void (*told_of_optimized)(void *isolate);
+/* The same function for all isolates. */
+static void (*report_optimized)(void *isolate);
 
 static void note_age(const struct event *event, const struct described *described, void *isolate)
 {
@@ -116,7 +116,7 @@ static void on_code_added(const struct event *event)
     if (older_here != NULL)
         note_age(event, &described, v8.current_isolate());
     if (described.is_optimized)
-        told_of_optimized(v8.current_isolate());
+        report_optimized(v8.current_isolate());
 }
 
 static void on_event(const void *data)
@@ -135,7 +135,7 @@ static void on_event(const void *data)
 void v8_watch_code(void *isolate, struct v8_older *older, void (*on_optimized)(void *isolate))
 {
     older_here = older;
-    told_of_optimized = on_optimized;
+    report_optimized = on_optimized;
     is_enumerating = true;
     v8.watch_code(isolate, ENUMERATE_EXISTING, on_event);
     is_enumerating = false;

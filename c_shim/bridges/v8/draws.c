@@ -19,8 +19,8 @@
 enum { FEWEST_SAMPLES = 32, FEWEST_READINGS = 2 };
 /* A reading may itself start a collection, in which the objects that were drawn last die. That does not happen so often in a row. */
 enum { MOST_SHORT_READINGS = 3 };
-/* Calls on a thread that is not watched, of which one is told. */
-enum { CALLS_TOLD = 128 };
+/* On a thread where no profiler runs for us, one call in this many is reported. */
+enum { CALLS_PER_REPORT = 128 };
 
 static const char name_of_new[] = "_Znwm";
 
@@ -40,8 +40,8 @@ static _Atomic(size_t) drawing_size;
 static _Atomic(uintptr_t) drawing_from;
 static _Atomic(bool) was_wrong;
 static _Thread_local struct v8_draws *draws_here;
-static void (*told_of_calls)(const struct shim_caller *);
-static _Thread_local uint32_t calls_untold;
+static void (*report_calls)(const struct shim_caller *);
+static _Thread_local uint32_t calls_unreported;
 
 static struct v8_caller *find(struct v8_draws *draws, uintptr_t from, size_t size)
 {
@@ -82,13 +82,13 @@ static COLD void on_draw(struct v8_draws *draws)
     errno = error;
 }
 
-static COLD void tell_calls(uintptr_t from)
+static COLD void report_call_from(uintptr_t from)
 {
     int error = errno;
     struct shim_caller caller = {.pc = from, .sp = (uintptr_t)__builtin_frame_address(0)};
     /* The callback may call `operator new` itself. */
-    calls_untold = 0;
-    told_of_calls(&caller);
+    calls_unreported = 0;
+    report_calls(&caller);
     errno = error;
 }
 
@@ -103,8 +103,8 @@ static void *new_in_v8(size_t size)
         else if (UNLIKELY(from == atomic_load_explicit(&drawing_from, memory_order_relaxed) &&
                           size == atomic_load_explicit(&drawing_size, memory_order_relaxed)))
             on_draw(draws);
-    } else if (UNLIKELY(++calls_untold == CALLS_TOLD)) {
-        tell_calls((uintptr_t)__builtin_return_address(0));
+    } else if (UNLIKELY(++calls_unreported == CALLS_PER_REPORT)) {
+        report_call_from((uintptr_t)__builtin_return_address(0));
     }
     return next_new(size);
 }
@@ -121,7 +121,7 @@ static void *address_of_own(void)
 void v8_draws_watch(const void *address_in_v8, void (*on_calls)(const struct shim_caller *))
 {
     Dl_info info;
-    told_of_calls = on_calls;
+    report_calls = on_calls;
     *(void **)&next_new = dlsym(RTLD_DEFAULT, name_of_new);
     if (next_new == NULL || dladdr(address_in_v8, &info) == 0)
         return;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The end of a path that says which file it is: what is in a package, or the file with its directory. */
+/* A short form of a path: from the name of the package on, or the file with its directory. */
 static const char *short_path(const char *path)
 {
     if (strncmp(path, "node:", 5) == 0)

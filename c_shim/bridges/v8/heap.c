@@ -314,11 +314,11 @@ static bool tell_changes(struct v8_sampler *sampler, struct profile *profile, vo
     return true;
 }
 
-/* A reading can start a collection: V8 looks up where the lines of a script end, once, and keeps that in its heap. What is dead then is
- * in no list any more. So the first draws are read early, a few at a time. */
+/* A reading can start a collection: the first time that V8 needs the line ends of a script, it stores them in its heap. V8 then drops
+ * samples of dead objects from its list before we see them. So the first draws are read early, a few at a time. */
 bool v8_sampler_read(struct v8_sampler *sampler, void *isolate)
 {
-    /* In the middle of a reading V8 must not be asked for another one: it would let go of what the first one still needs. */
+    /* V8 does not allow a reading within another one: the inner one would unpin nodes that the outer one still needs. */
     if (sampler->is_being_read)
         return true;
     sampler->is_being_read = true;
@@ -363,8 +363,8 @@ static bool are_names_wanted(void)
 
 bool v8_sampler_lacks_names(const struct v8_sampler *sampler)
 {
-    /* To start V8's CPU profiler takes 20 ms, longer than some programs that allocate little. But it must run before V8 inlines anything
-     * into a loop that goes on (on-stack replacement): it never learns of that later. */
+    /* V8's CPU profiler takes 20 ms to start, which is longer than some programs run. But it must run before V8 inlines anything into a
+     * running loop (on-stack replacement), because it cannot find that out later. */
     enum { FEWEST_DRAWS = 4 };
     bool is_worth_it = sampler->older != NULL || sampler->is_busy || sampler->draws.count >= FEWEST_DRAWS;
     return sampler->inlined == NULL && sampler->is_running && are_names_wanted() && v8_draws_are_known() && is_worth_it &&

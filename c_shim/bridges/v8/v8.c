@@ -218,7 +218,7 @@ static struct isolate *make_entry(void *address)
 
 /* ---- what V8 says while it runs the program ---- */
 
-/* The draws so far are to be read. */
+/* Requests a reading of the draws so far. */
 static void on_progress(void *address)
 {
     struct isolate *isolate = entry_of(address);
@@ -228,7 +228,7 @@ static void on_progress(void *address)
     v8.request_interrupt(address, visit, NULL);
 }
 
-/* Or an optimized function was there when the isolate was joined. */
+/* V8 has optimized a function, or had before the isolate was joined: the program does some work. */
 static void on_optimized(void *address)
 {
     struct isolate *isolate = entry_of(address);

@@ -82,8 +82,8 @@ struct v8_draws {
     struct v8_caller *callers;
     size_t callers_used;
 };
-/* Makes V8's calls of `operator new` lead here; `address_in_v8` is any function of V8's. `on_calls` is told of one in so many on threads
- * where no profiler was started. */
+/* Makes V8's calls of `operator new` lead here; `address_in_v8` is any function of V8's. `on_calls` is called for one
+ * in many on threads where no profiler runs for us. */
 HIDDEN void v8_draws_watch(const void *address_in_v8, void (*on_calls)(const struct shim_caller *));
 HIDDEN void v8_draws_unwatch(void);
 /* No more draws are noticed on this thread. */

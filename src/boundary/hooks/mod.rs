@@ -35,8 +35,8 @@ const VERSION: u32 = 1;
 /// control by the program, notices of changes, collections on request.
 const CAPABILITIES: u64 = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128;
 
-/// What every hook begins with. A child may have been forked without libc's help, or while the process was detached from: it must be
-/// noticed before anything of the recording is touched, which is the parent's, and whose ring is not mapped in the child.
+/// Every hook begins with this. A child that was forked past libc, or while no agent was attached, must be noticed before anything of the
+/// recording is touched: that is the parent's, and its ring is not mapped in the child.
 struct Entered {
     _errno: KeepErrno,
 }
