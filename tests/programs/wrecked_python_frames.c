@@ -143,6 +143,26 @@ static void walk_a_right_chain(bool is_in_chunk, const char *name, const char *o
     on_death_of_code(code);
 }
 
+/* It has the tables for as long as it likes: what was met before has its name and line all the same. */
+static void walk_while_another_thread_walks(void)
+{
+    uintptr_t names = chunk() + 32 * PAGE, code = put_code(names + 2 * PAGE, names);
+    allocsample_frame alone[FRAMES], beside[FRAMES];
+    put_text(names, "shared");
+    for (size_t i = 0; i < 50; i++)
+        put_frame(chunk() + 64 + i * 128, code, i == 0 ? 0 : chunk() + 64 + (i - 1) * 128);
+    own_chunk(true);
+    set_newest(chunk() + 64 + 49 * 128);
+    size_t count = python_frames_walk(NULL, alone, FRAMES);
+    CHECK(count >= 50 && alone[0].function == defined && alone[0].line > 0);
+    CHECK(lock_try(&lock));
+    CHECK(python_frames_walk(NULL, beside, FRAMES) == count);
+    lock_release(&lock);
+    for (size_t i = 0; i < count; i++)
+        CHECK(beside[i].function == alone[i].function && beside[i].line == alone[i].line && beside[i].flags == alone[i].flags);
+    on_death_of_code(code);
+}
+
 /* What a coroutine library leaves for a moment: the frame is gone, and so is the chunk. */
 static void walk_a_chain_that_is_gone(void)
 {
@@ -217,6 +237,7 @@ int main(int count, char **arguments)
     walk_a_right_chain(true, "f", "g");
     CHECK(atomic_load(&trial) == TRUSTED);
     walk_a_right_chain(false, "h", "i");
+    walk_while_another_thread_walks();
     walk_a_chain_that_is_gone();
     walk_wrecks();
     refuse_what_is_not_so();

@@ -68,7 +68,8 @@ void python_alive_add(struct python_alive *alive, uintptr_t object, uint32_t num
             place = &set[i];
     }
     atomic_store_explicit(&place->object, 0, memory_order_relaxed);
-    place->number = number;
+    /* Release: whoever reads this number finds that the entry is no longer that of another object. */
+    atomic_store_explicit(&place->number, number, memory_order_release);
     atomic_store_explicit(&place->object, object, memory_order_release);
 }
 

@@ -14,15 +14,17 @@ HIDDEN void python_deaths_watch(enum python_mortal mortal, const struct python_l
                                 void (*on_death)(uintptr_t object));
 HIDDEN void python_deaths_unwatch(void);
 
-/* Addresses of objects that are known to be alive, each with a number. Filled by one thread at a time; an address is removed
- * by any. `sets` is a power of two. */
+/* Addresses of objects that are known to be alive, each with a number. Filled by one thread at a time; any may remove an address,
+ * or look for one. `sets` is a power of two. */
 struct python_alive {
     struct python_living {
         _Atomic(uintptr_t) object; /* 0: none */
-        uint32_t number;
+        _Atomic(uint32_t) number;
     } *objects; /* four for each set */
     uint32_t sets, next;
 };
+/* The number of no object. */
+#define PYTHON_UNKNOWN UINT32_MAX
 
 /* Takes memory, which is touched as it is needed. False: there is none. */
 HIDDEN bool python_alive_make(struct python_alive *alive, uint32_t sets);
@@ -35,15 +37,18 @@ static inline struct python_living *python_alive_set(const struct python_alive *
     return &alive->objects[4 * ((object >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 32 & (alive->sets - 1))];
 }
 
-/* The object's entry, or NULL if it is not known. */
-static inline const struct python_living *python_alive_find(const struct python_alive *alive, uintptr_t object)
+/* The object's number, or PYTHON_UNKNOWN. The object is alive meanwhile, so its number does not change. */
+static inline uint32_t python_alive_number(const struct python_alive *alive, uintptr_t object)
 {
-    const struct python_living *set = python_alive_set(alive, object);
-    for (size_t i = 0; i < 4; i++) {
-        if (atomic_load_explicit(&set[i].object, memory_order_acquire) == object && object != 0)
-            return &set[i];
+    struct python_living *set = python_alive_set(alive, object);
+    for (size_t i = 0; i < 4 && object != 0; i++) {
+        if (atomic_load_explicit(&set[i].object, memory_order_acquire) != object)
+            continue;
+        /* Acquire: pairs with the store in python_alive_add. A number of another object is read after that object's address. */
+        uint32_t number = atomic_load_explicit(&set[i].number, memory_order_acquire);
+        return atomic_load_explicit(&set[i].object, memory_order_relaxed) == object ? number : PYTHON_UNKNOWN;
     }
-    return NULL;
+    return PYTHON_UNKNOWN;
 }
 
 #endif

@@ -80,14 +80,18 @@ static uint32_t define(struct foreign_reader *reader, const uint8_t *code)
     return 0;
 }
 
+static uint32_t find_line(uintptr_t code, int offset)
+{
+    int line = offset < 0 ? 0 : python.line_of((void *)code, offset);
+    return line > 0 ? (uint32_t)line : 0;
+}
+
 static uint32_t line_of(uintptr_t code, uint32_t number, int offset)
 {
     uint64_t key = (uint64_t)number << 32 | (uint32_t)offset;
     struct line *place = &lines[(key * UINT64_C(0x9e3779b97f4a7c15)) >> 40 & (LINES - 1)];
-    if (place->key != key) {
-        int line = offset < 0 ? 0 : python.line_of((void *)code, offset);
-        *place = (struct line){key, line > 0 ? (uint32_t)line : 0};
-    }
+    if (place->key != key)
+        *place = (struct line){key, find_line(code, offset)};
     return place->line;
 }
 
@@ -222,23 +226,22 @@ static enum code copy_code(uintptr_t code, uint8_t *bytes)
     return python_may_be_alive(layout, bytes) ? CODE : DYING_CODE;
 }
 
-/* Tells the function that runs in a frame, if there are tables to look it up in. */
+/* Tells the function that runs in a frame. Without tables only one that is known has a name. */
 static enum code describe(struct walk *walk, bool has_tables, const struct python_frame *frame, allocsample_frame *described)
 {
     uint8_t bytes[PYTHON_CODE_BYTES];
     *described = (allocsample_frame){0};
-    const struct python_living *known = python_alive_find(&codes, frame->code);
-    if (known != NULL && has_tables) {
-        described->function = known->number;
-    } else if (known == NULL) {
+    uint32_t number = python_alive_number(&codes, frame->code);
+    if (number == PYTHON_UNKNOWN) {
         enum code code = copy_code(frame->code, bytes);
         if (code != CODE || !has_tables)
             return code;
-        described->function = define(&walk->reader, bytes);
-        python_alive_add(&codes, frame->code, described->function);
+        number = define(&walk->reader, bytes);
+        python_alive_add(&codes, frame->code, number);
     }
-    if (has_tables)
-        described->line = line_of(frame->code, described->function, offset_of(frame));
+    int offset = offset_of(frame);
+    described->function = number;
+    described->line = has_tables ? line_of(frame->code, number, offset) : find_line(frame->code, offset);
     return CODE;
 }
 
@@ -352,8 +355,9 @@ size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity
     uintptr_t thread = (uintptr_t)python.thread_state();
     if (thread == 0 || !stands_trial(thread))
         return 0;
-    /* Without it frames are shown as functions without names. Where threads allocate side by side, they wait for each other. */
-    bool has_tables = layout->is_free_threaded ? lock_try_longer(&lock) : lock_try(&lock);
+    /* Without it functions that nobody has met yet have no names. Threads allocate side by side without the interpreter's lock, and
+     * from 3.12 on in sub-interpreters that have locks of their own. */
+    bool has_tables = lock_try_longer(&lock);
     if (has_tables)
         foreign_lines_begin(foreign_lines, thread);
     begin(&walk, has_tables ? foreign_lines : NULL, thread);

@@ -122,7 +122,7 @@ static uintptr_t field_at(uintptr_t type, size_t offset)
 static bool is_type(uintptr_t type)
 {
     uint8_t bytes[TYPE_BYTES];
-    if (python_alive_find(&alive, type) != NULL)
+    if (python_alive_number(&alive, type) != PYTHON_UNKNOWN)
         return true;
     if (!copy_type(type, bytes) || (field_of(bytes, PYTHON_TYPE_FLAGS) & IS_READY) == 0)
         return false;
