@@ -9,8 +9,17 @@ use super::skip;
 /// Minor versions of Python 3 that are looked for.
 const MINORS: std::ops::RangeInclusive<u32> = 8..=20;
 
-/// The system's interpreters, and those that pyenv has built.
+/// Those that the variable names, separated by commas, in place of all others.
+fn named() -> Option<Vec<PathBuf>> {
+    let named = std::env::var("ALLOCSAMPLE_TEST_PYTHONS").ok()?;
+    Some(named.split(',').map(PathBuf::from).collect())
+}
+
+/// The system's interpreters, and those that pyenv has built, or those that are named.
 pub fn interpreters() -> Vec<PathBuf> {
+    if let Some(named) = named() {
+        return named;
+    }
     let mut found: Vec<PathBuf> = MINORS
         .map(|minor| PathBuf::from(format!("/usr/bin/python3.{minor}")))
         .filter(|path| path.exists())
@@ -40,22 +49,17 @@ pub fn interpreters() -> Vec<PathBuf> {
 
 /// The minor version of one of these.
 pub fn minor_of(python: &Path) -> u32 {
-    let path = python.to_string_lossy();
-    // Of `3.13.0` all behind the first dot, which is not the only place of `3.`.
-    let minor = path
-        .split_once("3.")
-        .and_then(|(_, rest)| rest.split(['.', '/']).next());
-    minor.and_then(|it| it.parse().ok()).expect("a version")
+    let print = "import sys; print(sys.version_info.minor)";
+    let output = Command::new(python).args(["-c", print]).output();
+    let minor = output.ok().and_then(|it| String::from_utf8(it.stdout).ok());
+    minor
+        .and_then(|it| it.trim().parse().ok())
+        .expect("a version")
 }
 
-/// Those of the environments that scripts/setup makes which have this package.
+/// Those of the environments that scripts/setup makes which have this package, or those that are named and have it.
 pub fn interpreters_with(package: &str) -> Vec<PathBuf> {
-    let environments = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/python");
-    let mut found: Vec<PathBuf> = fs::read_dir(environments)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path().join("bin/python3"))
+    let mut found: Vec<PathBuf> = (named().unwrap_or_else(of_environments).into_iter())
         .filter(|python| {
             let import = format!("import {package}");
             let mut command = Command::new(python);
@@ -68,4 +72,12 @@ pub fn interpreters_with(package: &str) -> Vec<PathBuf> {
         skip(&format!("no Python with {package} (scripts/setup)"));
     }
     found
+}
+
+fn of_environments() -> Vec<PathBuf> {
+    let environments = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/python");
+    let directories = fs::read_dir(environments).into_iter().flatten().flatten();
+    directories
+        .map(|entry| entry.path().join("bin/python3"))
+        .collect()
 }
