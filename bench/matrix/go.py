@@ -3,6 +3,7 @@
 Each compiles the program, which then runs here: it is static. Its runtime samples itself, and the command reads that from outside.
 """
 
+import re
 import shutil
 import subprocess
 
@@ -55,7 +56,8 @@ def built(go, where, root, places):
     """The program as this compiler makes it."""
     prefix = ["chroot", str(root)] if root else []
     try:
-        number = first_line([*prefix, go, "version"]).split()[2].removeprefix("go")
+        # "go version go1.27.3 linux/amd64", or "go version devel go1.26-12ec09f434 linux/amd64".
+        number = re.search(r"\bgo(\d\S*)", first_line([*prefix, go, "version"]))[1]
     except Missing as why:
         return Version(f"{go}, {where}", [], PROGRAM, missing=str(why))
     inside = "/tmp/matrix-go"

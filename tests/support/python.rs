@@ -47,14 +47,23 @@ pub fn interpreters() -> Vec<PathBuf> {
     found
 }
 
+/// What an interpreter prints for an expression over `sys` and `sysconfig`.
+fn said_by(python: &Path, expression: &str) -> String {
+    let print = format!("import sys, sysconfig; print({expression})");
+    let output = Command::new(python).args(["-c", &print]).output();
+    let text = output.ok().and_then(|it| String::from_utf8(it.stdout).ok());
+    text.expect("an interpreter").trim().to_owned()
+}
+
 /// The minor version of one of these.
 pub fn minor_of(python: &Path) -> u32 {
-    let print = "import sys; print(sys.version_info.minor)";
-    let output = Command::new(python).args(["-c", print]).output();
-    let minor = output.ok().and_then(|it| String::from_utf8(it.stdout).ok());
-    minor
-        .and_then(|it| it.trim().parse().ok())
-        .expect("a version")
+    let minor = said_by(python, "sys.version_info.minor");
+    minor.parse().expect("a version")
+}
+
+/// Whether it was built without the interpreter's lock.
+pub fn is_free_threaded(python: &Path) -> bool {
+    said_by(python, "sysconfig.get_config_var('Py_GIL_DISABLED')") == "1"
 }
 
 /// Those of the environments that scripts/setup makes which have this package, or those that are named and have it.
