@@ -130,10 +130,16 @@ fn key(by: By, row: &Row, matched: &HashMap<String, String>) -> Key {
             let file = matched.get(&file).cloned().unwrap_or(file);
             (row.name.clone(), file, Vec::new(), row.line)
         }
-        By::Site => (row.name.clone(), String::new(), row.stack.clone(), 0),
+        By::Site => {
+            let name = row.label().into_owned();
+            (name, String::new(), row.stack.clone(), 0)
+        }
         By::Type => (row.name.clone(), row.module.clone(), Vec::new(), 0),
         By::Heap | By::Size | By::Lifetime => (row.name.clone(), String::new(), Vec::new(), 0),
-        By::Function | By::Module => (row.name.clone(), row.module.clone(), Vec::new(), 0),
+        By::Function | By::Module => {
+            let name = row.label().into_owned();
+            (name, row.module.clone(), Vec::new(), 0)
+        }
     }
 }
 

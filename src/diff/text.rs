@@ -197,8 +197,8 @@ fn names(by: By, rows: &[&RowChange]) -> Vec<String> {
             let path = paths.get(file).copied().unwrap_or(file);
             format!("{path}:{} {}", row.line, row.name)
         }
-        (_, _, "") => row.name.clone(),
-        (_, _, module) => format!("{} [{module}]", row.name),
+        (_, _, "") => row.label().into_owned(),
+        (_, _, module) => format!("{} [{module}]", row.label()),
     };
     rows.iter().map(|row| name(&row.row)).collect()
 }

@@ -195,6 +195,7 @@ fn objects(
                         line: 0,
                         module: String::new(),
                         is_symbolized: false,
+                        file_end: None,
                     }],
                     nature: Nature::Object(survival),
                 });

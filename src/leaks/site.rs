@@ -200,7 +200,7 @@ impl<'a> Sites<'a> {
                 .map(|id| self.frames.frame(*id))
                 .find(|frame| is_own(profile, &self.jars, frame))
                 .cloned(),
-            stack: frames.map(|frame| frame.function.clone()).collect(),
+            stack: frames.map(|frame| frame.label().into_owned()).collect(),
             heap: heap
                 .filter(|_| sample.heap != HeapId::MALLOC)
                 .map(|heap| heap.name.clone()),

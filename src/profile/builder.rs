@@ -84,6 +84,7 @@ impl ProfileBuilder {
         self.drop_samples_without_interval();
         self.profile.set_pages_apart();
         self.counts.drop_old(&mut self.profile);
+        self.profile.vm.tell_functions_apart();
         self.profile
     }
 

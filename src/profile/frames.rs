@@ -1,5 +1,6 @@
 //! Stacks as people read them: locations with their names.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use allocsample_record::{Location, ModuleId, VmFrame};
@@ -21,6 +22,23 @@ pub struct Frame {
     pub module: String,
     /// Whether `function` comes from a symbol.
     pub is_symbolized: bool,
+    /// The end of `file`, if that tells the function from others of its language that have the same name.
+    pub file_end: Option<String>,
+}
+
+impl Frame {
+    /// The function as people read it: with the end of its file, if its name does not tell it from others.
+    pub fn label(&self) -> Cow<'_, str> {
+        match &self.file_end {
+            Some(end) => Cow::Owned(labelled(&self.function, end)),
+            None => Cow::Borrowed(&self.function),
+        }
+    }
+}
+
+/// A name with the end of a file.
+pub fn labelled(name: &str, end: &str) -> String {
+    format!("{name}[{end}]")
 }
 
 impl Profile {
@@ -62,6 +80,7 @@ impl Profile {
                         line: frame.line,
                         module: module_name.to_owned(),
                         is_symbolized: frame.function.is_some() && !is_nameless,
+                        file_end: None,
                     }
                 })
                 .collect(),
@@ -71,6 +90,7 @@ impl Profile {
                 line: 0,
                 module: module_name.to_owned(),
                 is_symbolized: false,
+                file_end: None,
             }],
         }
     }
@@ -105,6 +125,7 @@ impl Profile {
             line: frame.line,
             module: String::new(),
             is_symbolized: code.is_some(),
+            file_end: None,
         }
     }
 
@@ -112,6 +133,7 @@ impl Profile {
         let frame = VmFrame::decode(encoded);
         let heap = frame.and_then(|frame| self.vm.heaps.get(&frame.heap));
         let module = heap.map_or_else(String::new, |heap| heap.name.clone());
+        let file_end = frame.and_then(|frame| self.vm.ends.get(&(frame.heap, frame.function)));
         match frame.and_then(|frame| self.vm.function(frame)) {
             Some((function, line)) => Frame {
                 function: function.name.clone(),
@@ -119,6 +141,7 @@ impl Profile {
                 line,
                 module,
                 is_symbolized: true,
+                file_end: file_end.cloned(),
             },
             None => Frame {
                 function: format!("{module}#{}", encoded as u32),
@@ -126,6 +149,7 @@ impl Profile {
                 line: 0,
                 module,
                 is_symbolized: false,
+                file_end: None,
             },
         }
     }

@@ -126,6 +126,7 @@ impl Profile {
             ),
             (vm.types.len(), ENTRY + size_of::<Type>()),
             (vm.functions.len(), ENTRY + size_of::<Function>()),
+            (vm.ends.len(), ENTRY + size_of::<String>()),
             (vm.inlined.len(), ENTRY + size_of::<Vec<(u32, u32)>>()),
             (vm.ranges.len(), ENTRY),
             (vm.statistics.len(), ENTRY + size_of::<Statistic>()),

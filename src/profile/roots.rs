@@ -42,6 +42,7 @@ pub(crate) fn frame(offset: u64) -> Frame {
         line: 0,
         module: String::new(),
         is_symbolized: true,
+        file_end: None,
     }
 }
 

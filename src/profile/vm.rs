@@ -9,6 +9,7 @@ use allocsample_record::{
 };
 
 use crate::model::IntervalInfo;
+use crate::same_names::FileEnds;
 
 /// A heap beside malloc's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -131,6 +132,8 @@ pub struct VirtualMachines {
     pub types: BTreeMap<(HeapId, u32), Type>,
     /// By heap and number.
     pub functions: HashMap<(HeapId, u32), Function>,
+    /// The ends of the files of functions that share their name.
+    pub(crate) ends: FileEnds,
     /// Functions and lines that a number stands for, innermost first; by heap and number.
     pub inlined: HashMap<(HeapId, u32), Vec<(u32, u32)>>,
     /// Addresses that are a heap's alone, by heap and number.

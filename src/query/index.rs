@@ -162,7 +162,11 @@ impl Index {
         if *of_frame == 0 {
             let frame = frames.frame(id);
             let functions = &mut self.functions;
-            let key = (frame.function.clone(), frame.module.clone());
+            let key = (
+                frame.function.clone(),
+                frame.module.clone(),
+                frame.file_end.clone(),
+            );
             *of_frame = *numbers.entry(key).or_insert_with(|| {
                 functions.push(Function {
                     name: frame.function.clone(),
@@ -176,8 +180,8 @@ impl Index {
     }
 }
 
-/// What has a number already: functions by name and module.
-type Numbers = HashMap<(String, String), u32>;
+/// What has a number already: functions by name, module and what else tells them apart.
+type Numbers = HashMap<(String, String, Option<String>), u32>;
 
 /// Rows have numbers from 1, so that 0 never means one.
 pub(crate) fn number(length: usize) -> u32 {

@@ -350,6 +350,7 @@ mod tests {
             line: 1,
             module: "app".to_owned(),
             is_symbolized: true,
+            file_end: None,
         };
         let charged = |stack: &[(&str, &str)]| {
             let frames: Vec<Frame> = stack.iter().map(frame).collect();
@@ -403,6 +404,7 @@ mod tests {
             line: 0,
             module: module.to_owned(),
             is_symbolized: true,
+            file_end: None,
         };
         let mut profile = Profile::default();
         let machine = HeapId(1);

@@ -204,6 +204,11 @@ impl<'a> Frames<'a> {
         self.parts[id.index()] != Part::Program
     }
 
+    /// Frames of one function get the same number.
+    pub(crate) fn function_keys(&self) -> FrameKeys {
+        self.keys(|frame| (&frame.function, &frame.module, &frame.file_end))
+    }
+
     /// Frames that are the same by what `key` sees of them get the same number.
     pub(crate) fn keys<'b, K: std::hash::Hash + Eq>(
         &'b self,
@@ -254,7 +259,7 @@ impl<'a> Paths<'a> {
         of_node[0] = 0;
         Self {
             frames,
-            names: frames.keys(|frame| frame.function.as_str()),
+            names: frames.keys(|frame| (&frame.function, &frame.file_end)),
             steps: Steps::for_steps(nodes),
             of_node,
             way: Vec::new(),

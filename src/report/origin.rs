@@ -280,6 +280,7 @@ mod tests {
             line: 704,
             module: "java".into(),
             is_symbolized: true,
+            file_end: None,
         };
         assert_eq!(place(&frame).as_deref(), Some("java/util/HashMap.java:704"));
     }
@@ -343,6 +344,7 @@ mod tests {
                 line: 1,
                 module: module.into(),
                 is_symbolized: true,
+                file_end: None,
             };
             assert_eq!(
                 is_own(&profile, &Jars::default(), &frame),

@@ -4,7 +4,9 @@ mod by_frame;
 mod classes;
 mod group;
 
-use allocsample_profile::Profile;
+use std::borrow::Cow;
+
+use allocsample_profile::{Profile, labelled};
 use allocsample_sampling::Estimate;
 
 use crate::selection::{Filter, Selection, Window};
@@ -119,6 +121,8 @@ pub struct Row {
     pub file: Option<String>,
     /// Line, 0 for none.
     pub line: u32,
+    /// See [`Frame::file_end`](allocsample_profile::Frame::file_end).
+    pub file_end: Option<String>,
     /// Module of the function, or heap of the type.
     pub module: String,
     /// For a site: the functions of its stack, leaf first.
@@ -143,6 +147,16 @@ pub struct Row {
     pub self_peak: Estimate,
     /// What the group itself added to the live bytes in the second half.
     pub self_growth: Estimate,
+}
+
+impl Row {
+    /// The name as people read it: that of a function with the end of its file, if its name does not tell it from others.
+    pub fn label(&self) -> Cow<'_, str> {
+        match &self.file_end {
+            Some(end) => Cow::Owned(labelled(&self.name, end)),
+            None => Cow::Borrowed(&self.name),
+        }
+    }
 }
 
 /// Which table is wanted.

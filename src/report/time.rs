@@ -1,6 +1,6 @@
 //! Where threads spent their time: the sums of ticks by function.
 
-use allocsample_profile::{Figure, Profile};
+use allocsample_profile::{Figure, Profile, labelled};
 use allocsample_sampling::Estimate;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Value, json};
@@ -33,6 +33,10 @@ pub struct CpuTime {
 pub struct Row {
     /// Its name.
     pub name: String,
+    /// Source file.
+    pub file: Option<String>,
+    /// See [`Frame::file_end`](allocsample_profile::Frame::file_end).
+    pub file_end: Option<String>,
     /// Its module.
     pub module: String,
     /// Time in itself, in seconds.
@@ -50,7 +54,7 @@ impl CpuTime {
     pub fn of(profile: &Profile, frames: &Frames<'_>) -> Option<Self> {
         let sums_of_all = Self::without_functions(profile)?;
         let recorded_s = sums_of_all.recorded_s;
-        let keys = frames.keys(|frame| (frame.function.as_str(), frame.module.as_str()));
+        let keys = frames.function_keys();
         let mut sums: FxHashMap<u32, (f64, f64, u64)> = FxHashMap::default();
         let mut stack: Vec<FrameId> = Vec::new();
         let mut seen = FxHashSet::default();
@@ -83,6 +87,8 @@ impl CpuTime {
                 let frame = frames.frame(keys.first[key as usize]);
                 Row {
                     name: frame.function.clone(),
+                    file: frame.file.clone(),
+                    file_end: frame.file_end.clone(),
                     module: frame.module.clone(),
                     self_s: estimate(self_s, ticks),
                     total_s: estimate(total_s, ticks),
@@ -154,10 +160,14 @@ impl CpuTime {
                 with_error(&row.total_s),
             );
             let room = width.saturating_sub(line.chars().count()).max(20);
+            let label = match &row.file_end {
+                Some(end) => labelled(&row.name, end),
+                None => row.name.clone(),
+            };
             let name = match row.module.as_str() {
-                "" => row.name.clone(),
-                _ if row.name.contains('+') => row.name.clone(),
-                module => format!("{} [{module}]", row.name),
+                "" => label,
+                _ if row.name.contains('+') => label,
+                module => format!("{label} [{module}]"),
             };
             lines.push(line + &shorten(&name, room));
         }
@@ -176,6 +186,7 @@ impl CpuTime {
             .map(|row| {
                 json!({
                     "function": row.name,
+                    "file": row.file,
                     "module": row.module,
                     "self_s": row.self_s.value(),
                     "self_s_stderr": row.self_s.stderr(),

@@ -87,7 +87,7 @@ impl Tree {
         }
         let selected = selected.finished(&window);
         let names: Vec<String> = (names.first.iter())
-            .map(|id| frames.frame(*id).function.clone())
+            .map(|id| frames.frame(*id).label().into_owned())
             .collect();
         let (children, starts) = children(&steps, &figures, &names);
         Self {
@@ -246,7 +246,10 @@ impl<'a> Walk<'a> {
             return (own.iter()).fold(ROOT, |at, id| self.paths.step(at, &[*id]));
         };
         // The outermost, where it calls itself.
-        let from = |id: &FrameId| self.frames.frame(*id).function == *function;
+        let from = |id: &FrameId| {
+            let frame = self.frames.frame(*id);
+            frame.function == *function || frame.label() == *function
+        };
         let own = own
             .iter()
             .rposition(from)

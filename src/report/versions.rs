@@ -105,6 +105,7 @@ mod tests {
             line: 1,
             module: "python".into(),
             is_symbolized: true,
+            file_end: None,
         };
         let frame = |name: &str| in_file(packages.join(name));
         let mut profile = Profile::default();

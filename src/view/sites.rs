@@ -98,7 +98,7 @@ impl Sites {
                     _ => NONE,
                 };
                 Called {
-                    function: self.function(&frame.function, module),
+                    function: self.function(&frame.label(), module),
                     place,
                 }
             })

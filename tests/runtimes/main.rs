@@ -36,6 +36,7 @@ mod r_deep;
 mod real_programs;
 mod ruby;
 mod ruby_objects;
+mod same_names;
 mod second_opinion;
 mod tcl;
 mod v8_inlined;

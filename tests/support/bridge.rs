@@ -231,7 +231,13 @@ pub fn leaks_of(
         .output()
         .expect("the command");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let output = room.output(&["leaks", "x.allocsample", "--format", "json"]);
+    accused(&room, "x.allocsample")
+}
+
+/// The leaks and possible leaks that `leaks` finds in a profile.
+#[track_caller]
+pub fn accused(room: &Room, profile: &str) -> Vec<Value> {
+    let output = room.output(&["leaks", profile, "--format", "json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let found: Value = serde_json::from_slice(&output.stdout).expect("suspects");
     let suspects = found["suspects"].as_array().expect("suspects");

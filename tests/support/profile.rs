@@ -121,9 +121,15 @@ impl Profile {
     /// The site in the function of this name; one without samples is all zeros. Code that was loaded several times may
     /// have several rows.
     pub fn site(&self, function: &str) -> Site {
+        self.site_in(function, "")
+    }
+
+    /// The same for functions in files whose names end so.
+    pub fn site_in(&self, function: &str, file_end: &str) -> Site {
         let mut site = Site::default();
         for row in self.report["functions"].as_array().expect("functions") {
-            if row["function"] != function {
+            let file = row["file"].as_str().unwrap_or_default();
+            if row["function"] != function || !file.ends_with(file_end) {
                 continue;
             }
             site.allocated_bytes += figure(row, "self_allocated_bytes");

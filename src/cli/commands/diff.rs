@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use allocsample_diff::{Diff, Measure, MemoryChange, Per, csv, json, text};
-use allocsample_profile::Profile;
+use allocsample_profile::{Profile, align_function_names};
 use allocsample_report::Width;
 use allocsample_view::Against;
 
@@ -32,14 +32,13 @@ pub fn run(arguments: &args::Diff) -> anyhow::Result<Ending> {
     let inputs: Vec<&Path> = before.iter().chain(after).map(PathBuf::as_path).collect();
     convert::spare(arguments.output.as_deref(), &inputs)?;
     let open = |paths: &[PathBuf]| -> anyhow::Result<Vec<Profile>> {
-        let open = |path: &PathBuf| {
-            let mut profile = profiles::open(path)?;
-            selected.narrow(&mut profile);
-            Ok(profile)
-        };
+        let open = |path: &PathBuf| profiles::open(path);
         paths.iter().map(open).collect()
     };
-    let (before_runs, after_runs) = (open(before)?, open(after)?);
+    let (mut before_runs, mut after_runs) = (open(before)?, open(after)?);
+    let mut runs: Vec<&mut Profile> = before_runs.iter_mut().chain(&mut after_runs).collect();
+    align_function_names(&mut runs);
+    runs.into_iter().for_each(|run| selected.narrow(run));
     if let (Some(args::Page::Html), [earlier], [later]) =
         (arguments.to, before_runs.as_slice(), after_runs.as_slice())
     {

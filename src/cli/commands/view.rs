@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use allocsample_diff::Per;
 use allocsample_export::Format;
+use allocsample_profile::{Profile, align_function_names};
 use allocsample_view::Against;
 use anyhow::Context;
 
@@ -24,7 +25,13 @@ const FIREFOX_PROFILER: &str = "https://profiler.firefox.com";
 pub fn run(arguments: &View) -> anyhow::Result<Ending> {
     let selected = Selected::by(&arguments.narrow)?;
     let mut profile = profiles::open(&arguments.file)?;
-    selected.narrow(&mut profile);
+    let mut before = match &arguments.against {
+        Some(before) => Some(profiles::open(before)?),
+        None => None,
+    };
+    let mut profiles: Vec<&mut Profile> = before.iter_mut().chain([&mut profile]).collect();
+    align_function_names(&mut profiles);
+    profiles.into_iter().for_each(|it| selected.narrow(it));
     let (format, mime, name, reader) = if arguments.firefox {
         let format = OutputFormat::Export(Format::Firefox);
         (
@@ -44,12 +51,10 @@ pub fn run(arguments: &View) -> anyhow::Result<Ending> {
     let mut body = Vec::new();
     {
         let _progress = Progress::start("preparing the page");
-        match &arguments.against {
+        match &before {
             Some(before) => {
-                let mut before = profiles::open(before)?;
-                selected.narrow(&mut before);
                 let earlier = Against {
-                    before: &before,
+                    before,
                     per: Per::Run,
                 };
                 allocsample_view::write(&profile, Some(&earlier), &mut body)?;

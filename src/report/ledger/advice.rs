@@ -115,6 +115,7 @@ mod tests {
                     line: 0,
                     module: String::new(),
                     is_symbolized: true,
+                    file_end: None,
                 }),
                 stack: StackId::EMPTY,
                 blocks: Estimate::from_parts(samples as f64, Some(1.0), samples),

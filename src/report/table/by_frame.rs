@@ -44,7 +44,7 @@ fn keys(frames: &Frames<'_>, by: By) -> FrameKeys {
     match by {
         By::Module => frames.keys(|frame| frame.module.as_str()),
         By::Line => frames.keys(line),
-        _ => frames.keys(|frame| (frame.function.as_str(), frame.module.as_str())),
+        _ => frames.function_keys(),
     }
 }
 

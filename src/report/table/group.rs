@@ -374,6 +374,7 @@ fn row(
         row.name.clone_from(&frame.function);
         row.file.clone_from(&frame.file);
         row.line = frame.line;
+        row.file_end.clone_from(&frame.file_end);
         row.module.clone_from(&frame.module);
     }
     match by {
@@ -385,13 +386,14 @@ fn row(
             };
             row.file = None;
             row.line = 0;
+            row.file_end = None;
         }
         By::Site => {
             frames.fill(sample.stack, stack);
             row.charged = frames.charged(sample.heap, stack).unwrap_or(0);
             row.stack = stack
                 .iter()
-                .map(|id| frames.frame(*id).function.clone())
+                .map(|id| frames.frame(*id).label().into_owned())
                 .collect();
         }
         By::Thread => {

@@ -191,7 +191,7 @@ fn describe(by: By, rows: &[Row]) -> Vec<String> {
             format!("{path}:{} {}", row.line, row.name)
         }
         (By::Function | By::Site, _) if !row.module.is_empty() && !row.name.contains('+') => {
-            format!("{} [{}]", row.name, row.module)
+            format!("{} [{}]", row.label(), row.module)
         }
         (By::Type, _) if !row.module.is_empty() => format!("{} [{}]", row.name, row.module),
         _ => row.name.clone(),
