@@ -3,7 +3,7 @@
 //! A leak grows with the requests that are served, and an idle program serves none. Work is what the program allocates
 //! and frees again: tables that it builds when it starts, and leaks themselves, are none.
 
-use allocsample_profile::{Profile, SampleFlags};
+use allocsample_profile::{ExitHow, Profile, SampleFlags};
 
 /// Fewer freed samples than this say too little of work.
 const ENOUGH_WORK: usize = 100;
@@ -111,7 +111,8 @@ impl Clock {
 }
 
 /// The moment from which on nothing counts: the last allocation that was sampled or mapping that was made, or the last hundredths of the run,
-/// whichever is earlier. What is freed later is freed at the end.
+/// whichever is earlier. What is freed later is freed at the end. If the program goes on, all counts: what a collection that was asked for
+/// before a snapshot frees had been garbage for long.
 pub fn horizon_ns(profile: &Profile) -> u64 {
     let std::ops::Range { start, end } = profile.span_ns();
     let length = end.saturating_sub(start) as f64;
@@ -120,7 +121,19 @@ pub fn horizon_ns(profile: &Profile) -> u64 {
     let calls = profile.mappings.iter().map(|call| call.mapped);
     let mapped = calls.filter(|it| it.change.maps() && !it.change.is_own());
     let last_birth = births.chain(mapped.map(|it| it.time_ns)).max();
-    late.min(last_birth.unwrap_or(end)).max(start)
+    if has_ended(profile) {
+        return late.min(last_birth.unwrap_or(end)).max(start);
+    }
+    let deaths = profile.samples.iter().filter_map(|sample| sample.freed());
+    let last_death = deaths.map(|freed| freed.time_ns).max();
+    let last = last_birth.max(last_death);
+    last.unwrap_or(end).min(end).max(start)
+}
+
+/// Whether the program ended with the recording, as far as is known. A detach, a snapshot and a SIGKILL free nothing.
+pub fn has_ended(profile: &Profile) -> bool {
+    let exit = profile.exit.as_ref();
+    exit.is_some_and(|exit| exit.how != ExitHow::Detached)
 }
 
 /// Since when allocations are sampled: a program may be told to wait with it. What it allocated until it heard of that is
@@ -186,6 +199,32 @@ pub fn clocks(profile: &Profile, horizon_ns: u64) -> Vec<Clock> {
 mod tests {
     use super::*;
     use allocsample_sampling::Random;
+
+    /// `ctl gc` before a snapshot frees what had been garbage for long, after the last allocation.
+    #[test]
+    fn frees_at_the_end_count_unless_the_program_ended() {
+        let horizon = |how: Option<ExitHow>| {
+            let mut profile = Profile::default();
+            profile.process.end_ns = 1000;
+            let mut samples = [100, 950].map(|time_ns| allocsample_profile::Sample {
+                time_ns,
+                ..Default::default()
+            });
+            let thread = allocsample_profile::ThreadId(1);
+            let time_ns = 990;
+            samples[0].set_freed(allocsample_profile::Freed { time_ns, thread });
+            profile.samples = samples.to_vec().into();
+            profile.exit = how.map(|how| allocsample_profile::Exit {
+                time_ns: 1000,
+                how,
+                status: None,
+            });
+            horizon_ns(&profile)
+        };
+        assert_eq!(horizon(Some(ExitHow::Exit)), 950);
+        assert_eq!(horizon(Some(ExitHow::Detached)), 990);
+        assert_eq!(horizon(None), 990);
+    }
 
     #[test]
     fn a_run_that_waits_is_observed_from_its_first_sample_on() {

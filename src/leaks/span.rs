@@ -82,7 +82,7 @@ impl Span {
         // While the program runs nothing is freed because it ends: a collection that was asked for just now counts. Once it has ended,
         // one behind the horizon may be that of its end; without such a one, deaths that are told there were found before.
         let ends_with_one =
-            profile.exit.is_some() && looked_until.iter().any(|&it| it > whole.horizon_ns);
+            progress::has_ended(profile) && looked_until.iter().any(|&it| it > whole.horizon_ns);
         let horizon_ns = match ends_with_one {
             true => whole.horizon_ns,
             false => whole.horizon_ns.max(profile.process.end_ns),

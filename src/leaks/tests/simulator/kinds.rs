@@ -141,6 +141,7 @@ kinds! {
     Leak "freed only when the program ends" even |p| {
         let exit_s = p.exit_s();
         p.site(SITE, 64, 0.5 * MB, even, move |_, _| Some(exit_s));
+        p.ends();
     };
     Leak "attached; the process grows with it" even |p| {
         let run_s = p.run_s;

@@ -10,8 +10,8 @@ pub mod kinds;
 
 use allocsample_leaks::{Finding, Findings};
 use allocsample_profile::{
-    Fate, Freed, Gc, GcKind, Heap, HeapId, IntervalInfo, Location, ModuleId, Note, Profile, Sample,
-    SampleFlags, SampleId, Sampling, StackId, Thread, ThreadId,
+    Exit, ExitHow, Fate, Freed, Gc, GcKind, Heap, HeapId, IntervalInfo, Location, ModuleId, Note,
+    Profile, Sample, SampleFlags, SampleId, Sampling, StackId, Thread, ThreadId,
 };
 use allocsample_report::Selection;
 use rand::rngs::StdRng;
@@ -81,6 +81,15 @@ impl Program {
             sampling: Sampling::Poisson,
             interval_bytes,
             seed: 0,
+        });
+    }
+
+    /// The profile says that it ended by itself.
+    pub fn ends(&mut self) {
+        self.profile.exit = Some(Exit {
+            time_ns: self.profile.process.end_ns,
+            how: ExitHow::Exit,
+            status: Some(0),
         });
     }
 
