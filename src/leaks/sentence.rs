@@ -51,7 +51,13 @@ pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
             "Grows by {rate_now}{since}, and blocks older than usual ({usual}) are not freed: {live} so far. This is a leak, or a backlog that may still drain."
         ),
         (Verdict::PossibleLeak, _) => format!(
-            "Nothing allocated here was freed in {seen}: {live} so far, growing by {rate_now}{since}. This is a leak, or a cache or table that keeps its entries longer than that."
+            "{} allocated here was freed in {seen}: {live} so far, growing by {rate_now}{since}. This is a leak, or a cache or table that keeps its entries longer than that.",
+            // A list of what is kept is freed each time it is copied to a longer one.
+            if finding.freed_by.is_empty() {
+                "Nothing"
+            } else {
+                "Next to nothing"
+            },
         ),
         (Verdict::Growing, Reason::FreedAtEnd) => format!(
             "Grows by {rate_now} while the program runs, and is freed only when it ends{}.",
