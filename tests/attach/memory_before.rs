@@ -216,7 +216,7 @@ fn a_profile_says_which_memory_is_from_before_the_attach() {
         assert!((30.0..60.0).contains(&malloc), "{what}");
         let text = room.output(&["memory", "it.allocsample"]);
         let text = String::from_utf8_lossy(&text.stdout).into_owned();
-        let advice = "are from before the attach: `allocsample memory PID` recognises";
+        let advice = "were mapped before the attach: `allocsample memory PID` recognises";
         assert!(text.contains(advice), "{text}");
     }
 }

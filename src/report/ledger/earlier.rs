@@ -53,11 +53,12 @@ impl Earlier {
     }
 }
 
-/// What such memory is called, if the recording began late.
+/// What such memory is called, if the recording began late. Only the mapping is older: what a program maps at its start may be used
+/// later.
 fn label(profile: &Profile) -> Option<&'static str> {
     profile.notes.iter().find_map(|(note, _)| match note {
-        Note::Attached => Some("from before the attach"),
-        Note::ForkedFrom => Some("from before the fork"),
+        Note::Attached => Some("mapped before the attach"),
+        Note::ForkedFrom => Some("mapped before the fork"),
         _ => None,
     })
 }
@@ -72,5 +73,5 @@ pub(super) fn advice(profile: &Profile, bytes: f64) -> Option<String> {
         }
     };
     let bytes = crate::units::bytes(bytes);
-    Some(format!("{bytes} are {label}: {where_else}"))
+    Some(format!("{bytes} were {label}: {where_else}"))
 }
