@@ -17,7 +17,7 @@ use self::request::{Asked, request};
 use crate::args::{Ctl, CtlAction, OnOff};
 use crate::exit::{Ending, Usage};
 use crate::running::Found;
-use crate::{output_file, running};
+use crate::{growing, output_file, running};
 
 /// Carries out the action.
 pub fn run(arguments: &Ctl) -> anyhow::Result<Ending> {
@@ -271,6 +271,18 @@ fn interrupted(what: &str) -> Option<String> {
     ))
 }
 
+/// How long a profile has been recorded, also if the program has allocated nothing lately.
+fn recorded_s(profile: &Profile) -> f64 {
+    let written_s = Totals::duration_s(profile);
+    match growing::is_running(profile) {
+        true => {
+            let passed_ns = running::now_ns().saturating_sub(profile.process.start_ns);
+            written_s.max(passed_ns as f64 / 1e9)
+        }
+        false => written_s,
+    }
+}
+
 fn status(what: &str, path: &Path) -> anyhow::Result<Ending> {
     let left = interrupted(what);
     let profile = profile(path)?;
@@ -284,7 +296,7 @@ fn status(what: &str, path: &Path) -> anyhow::Result<Ending> {
             "{}  pid {}, {} recorded{}",
             allocsample_report::text::command_line(&profile),
             profile.process.pid,
-            units::duration(Totals::duration_s(&profile)),
+            units::duration(recorded_s(&profile)),
             if ring.exists() { "" } else { ", ended" },
         )?;
         writeln!(out, "profile    {}", path.display())?;
