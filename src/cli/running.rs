@@ -51,6 +51,9 @@ pub fn find(what: &str) -> anyhow::Result<Found> {
             "process {pid}: the ring of its profile {path} was removed, so commands cannot reach it; recording continues, and the profile is complete when the process ends"
         ),
         (None, None) if waits_for_sample(pid, &maps) => Ok(Found::NoSampleYet(pid)),
+        (None, None) if has_library(&maps) => bail!(
+            "process {pid} writes no profile: it was detached, or was forked from a process with the agent and has taken no sample; `allocsample attach {pid}` starts one"
+        ),
         (None, None) if go_heap::is_go(pid) => bail!(
             "process {pid}: a Go program, in which no agent could answer; if `run` or `attach` reads it, `allocsample report` reads that profile while it grows"
         ),
@@ -63,16 +66,18 @@ pub fn find(what: &str) -> anyhow::Result<Found> {
 /// Whether a process without a ring was started with the agent, and not with `ALLOCSAMPLE_INTERVAL=off`. A process
 /// that was attached to has a ring until it is detached from.
 fn waits_for_sample(pid: u32, maps: &str) -> bool {
-    let has_library = maps
-        .lines()
-        .any(|line| line.ends_with("/liballocsample.so"));
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let has = |is_so: fn(&[u8]) -> bool| environment.split(|byte| *byte == 0).any(is_so);
     let is_preloaded = has(|variable| {
         let value = variable.strip_prefix(b"LD_PRELOAD=").unwrap_or_default();
         value.windows(11).any(|part| part == b"allocsample")
     });
-    has_library && is_preloaded && !has(|variable| variable == b"ALLOCSAMPLE_INTERVAL=off")
+    has_library(maps) && is_preloaded && !has(|variable| variable == b"ALLOCSAMPLE_INTERVAL=off")
+}
+
+fn has_library(maps: &str) -> bool {
+    maps.lines()
+        .any(|line| line.ends_with("/liballocsample.so"))
 }
 
 /// Whether a process has been stopped, by SIGSTOP or by a debugger.
