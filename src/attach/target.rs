@@ -1,5 +1,6 @@
 //! A process as `/proc` shows it: whether it can be attached to at all, and what is mapped where.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -108,9 +109,10 @@ impl Target {
         Ok(self.mappings()?.iter().any(is_agent))
     }
 
-    /// Whether it sees the same file system as we do.
-    pub fn shares_our_root(&self) -> bool {
-        self.shares_our_root
+    /// Whether the file or directory is at the same path for the process. Below the same root it may have another file system:
+    /// systemd gives a service a `/tmp` of its own (`PrivateTmp`).
+    pub fn sees(&self, file: &Path) -> bool {
+        identity(file).is_some_and(|here| identity(&self.below_its_root(file)) == Some(here))
     }
 
     /// Its working directory, as the process names it.
@@ -122,12 +124,25 @@ impl Target {
         Some(Path::new("/").join(inside))
     }
 
-    /// Where we find a path of the process.
+    /// Where we find a file of the process.
     pub fn path_from_here(&self, path: &str) -> PathBuf {
-        match self.shares_our_root() {
-            true => PathBuf::from(path),
-            false => PathBuf::from(format!("/proc/{}/root{path}", self.pid)),
+        let path = Path::new(path);
+        let there = self.below_its_root(path);
+        // A process that has ended has no root any more.
+        let is_the_same = match identity(&there) {
+            Some(file) => identity(path) == Some(file),
+            None => self.shares_our_root,
+        };
+        match is_the_same {
+            true => path.to_owned(),
+            false => there,
         }
+    }
+
+    fn below_its_root(&self, path: &Path) -> PathBuf {
+        let mut there = OsString::from(format!("/proc/{}/root", self.pid));
+        there.push(path);
+        PathBuf::from(there)
     }
 
     pub(crate) fn mappings(&self) -> Result<Vec<Mapping>, AttachError> {
@@ -176,15 +191,6 @@ impl Target {
                 && is_it(thread)
         })
         .or_else(|| self.threads().ok()?.into_iter().find(is_it))
-    }
-
-    /// Whether the file is at the same path in the process's own root directory.
-    pub(crate) fn sees(&self, file: &Path) -> bool {
-        let there = format!("/proc/{}/root{}", self.pid, file.display());
-        match (fs::metadata(file), fs::metadata(there)) {
-            (Ok(here), Ok(there)) => (here.dev(), here.ino()) == (there.dev(), there.ino()),
-            _ => false,
-        }
     }
 
     pub(crate) fn has_proc(&self) -> bool {
@@ -276,12 +282,8 @@ impl Target {
             return Err(AttachError::OtherMachine(pid));
         }
         if is_mapped("libc.so.6").is_none() && is_mapped("libc-2.").is_none() {
-            // Debian's musl is loader and library in one file, `libc.so`.
-            let is_loader = |mapping: &&Mapping| {
-                let name = file_name(&mapping.path);
-                name == "libc.so" || name.starts_with("ld-") || name.starts_with("ld.so")
-            };
-            if let Some(loader) = mappings.iter().find(is_loader) {
+            let mut paths = mappings.iter();
+            if let Some(loader) = paths.find(|mapping| is_loader(file_name(&mapping.path))) {
                 let libc = loader.path.clone();
                 return Err(AttachError::OtherLibc { pid, libc });
             }
@@ -289,6 +291,13 @@ impl Target {
         }
         Ok(())
     }
+}
+
+/// Whether a file is a dynamic loader, by its name. Debian's musl is loader and library in one file, `libc.so`. glibc's loader maps its
+/// cache while it starts a program.
+fn is_loader(name: &str) -> bool {
+    let is_named_so = name == "libc.so" || name.starts_with("ld-") || name.starts_with("ld.so");
+    is_named_so && name != "ld.so.cache"
 }
 
 /// Why a process without a tracer may not be traced: by its user and ours, and by Yama's setting, as far as they are
@@ -304,9 +313,14 @@ fn refusal(pid: i32, users: Option<(u32, u32)>, scope: Option<u32>) -> AttachErr
 }
 
 fn shares_our_root(pid: i32) -> bool {
-    let identity = |path: &str| fs::metadata(path).map(|root| (root.dev(), root.ino()));
-    let root = identity(&format!("/proc/{pid}/root/"));
-    root.is_ok_and(|root| identity("/").is_ok_and(|ours| ours == root))
+    let root = identity(Path::new(&format!("/proc/{pid}/root/")));
+    root.is_some() && root == identity(Path::new("/"))
+}
+
+/// Device and inode: what a path leads to, whatever its name.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let file = fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
 }
 
 /// The last part of a path, without the kernel's note that the file was replaced.
@@ -336,6 +350,11 @@ impl Status {
 
     pub fn number(&self, name: &str) -> Option<u64> {
         self.field(name)?.parse().ok()
+    }
+
+    /// A size, which the kernel gives in KiB.
+    pub fn kib(&self, name: &str) -> Option<u64> {
+        self.field(name)?.strip_suffix(" kB")?.trim().parse().ok()
     }
 
     /// Whether a line is a list that contains this word.
@@ -378,6 +397,14 @@ mod tests {
     }
 
     #[test]
+    fn the_cache_of_a_loader_is_no_loader() {
+        for name in ["libc.so", "ld-linux-x86-64.so.2", "ld-2.31.so", "ld.so.1"] {
+            assert!(is_loader(name), "{name}");
+        }
+        assert!(!is_loader("ld.so.cache") && !is_loader("libc.so.6"));
+    }
+
+    #[test]
     fn a_line_of_the_memory_map_is_taken_apart() {
         let line = "7f01a000-7f01b000 r-xp 00028000 fe:01 1234                       /lib/a b.so (deleted)";
         let mapping = Mapping::parse(line).unwrap();
@@ -398,11 +425,15 @@ mod tests {
     #[test]
     fn a_state_is_read_by_its_names() {
         let status = Status(
-            "Name:\tx\nState:\tT (stopped)\nTracerPid:\t7\nx86_Thread_features:\tshstk wrss\nSigBlk:\t00000000000000a0\n".to_owned(),
+            "Name:\tx\nState:\tT (stopped)\nTracerPid:\t7\nVmSize:\t   2344 kB\nx86_Thread_features:\tshstk wrss\nSigBlk:\t00000000000000a0\n".to_owned(),
         );
         assert_eq!(status.letter(), 'T');
         assert_eq!(status.number("TracerPid"), Some(7));
         assert_eq!(status.number("Tracer"), None);
+        assert_eq!(
+            (status.kib("VmSize"), status.kib("VmData")),
+            (Some(2344), None)
+        );
         assert!(status.lists("x86_Thread_features", "shstk"));
         assert!(!status.lists("x86_Thread_features", "wr") && !status.lists("Name", "y"));
         assert_eq!(status.signals("SigBlk"), 0xa0);

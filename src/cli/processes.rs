@@ -1,7 +1,11 @@
 //! Finds processes by number or by name.
 
+use std::cmp::Reverse;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use allocsample_report::units;
 
 /// Candidates that an error lists.
 const LISTED: usize = 6;
@@ -21,9 +25,10 @@ pub fn pid(text: &str) -> Result<i32, String> {
         _ => {
             let count = found.len();
             found.truncate(LISTED);
-            let list = found
-                .iter()
-                .map(|(pid, command)| format!("{pid} ({command})"));
+            let list = found.iter().map(|(pid, command)| match memory_of(*pid) {
+                Some(memory) => format!("{pid} ({command}; {memory})"),
+                None => format!("{pid} ({command})"),
+            });
             let list = list.collect::<Vec<_>>().join(", ");
             let more = match count.checked_sub(LISTED) {
                 None | Some(0) => String::new(),
@@ -34,6 +39,72 @@ pub fn pid(text: &str) -> Result<i32, String> {
             ))
         }
     }
+}
+
+/// The children of a process that run the program that it runs, as the workers of a server do: each with its number and its anonymous
+/// memory, largest first.
+fn workers_of(pid: i32) -> Vec<(i32, u64)> {
+    let program = |pid: i32| fs::metadata(format!("/proc/{pid}/exe")).ok();
+    let Some(parent) = program(pid) else {
+        return Vec::new();
+    };
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let children = threads.flat_map(|thread| {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        let pids = children.split_whitespace().map(str::parse);
+        pids.filter_map(Result::ok).collect::<Vec<i32>>()
+    });
+    let mut workers: Vec<(i32, u64)> = children
+        .filter_map(|child| {
+            let own = program(child)?;
+            let is_a_worker = (own.dev(), own.ino()) == (parent.dev(), parent.ino());
+            is_a_worker.then_some((child, anonymous_bytes(child)?))
+        })
+        .collect();
+    workers.sort_unstable_by_key(|&(pid, bytes)| (Reverse(bytes), pid));
+    workers
+}
+
+/// What a person sees of a process's memory.
+fn memory_of(pid: i32) -> Option<String> {
+    let bytes = anonymous_bytes(pid)?;
+    Some(format!("{} anonymous", units::bytes(bytes as f64)))
+}
+
+/// Anonymous memory of a process, in RAM; none of a process that has ended.
+fn anonymous_bytes(pid: i32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
+}
+
+/// That a process has workers, in words; `None` if it has none.
+pub fn remark_on_workers(pid: i32) -> Option<String> {
+    let workers = workers_of(pid);
+    let listed = workers.iter().take(LISTED);
+    let listed: Vec<String> = listed
+        .map(|(pid, bytes)| format!("{pid} ({} anonymous)", units::bytes(*bytes as f64)))
+        .collect();
+    let list = listed.join(", ");
+    Some(match workers.len() {
+        0 => return None,
+        1 => format!(
+            "a child runs the same program, and is not in this profile: {list}; if it grows, attach to it"
+        ),
+        count => {
+            let more = match count.saturating_sub(LISTED) {
+                0 => String::new(),
+                more => format!(", and {more} more"),
+            };
+            format!(
+                "{count} children run the same program, and are not in this profile: {list}{more}; if one of them grows, attach to it"
+            )
+        }
+    })
 }
 
 /// Processes that run a program of this name, with their command lines, by number. Our own is none of them.

@@ -63,6 +63,7 @@ pub fn check_directory(config: &Config) -> Result<(), &'static str> {
     is_writable_directory(config.output.directory().as_c_str()).map_err(|reason| match reason.0 {
         libc::ENOENT | libc::ENOTDIR => "no such directory",
         libc::EROFS => "the file system is read-only",
+        libc::EACCES | libc::EPERM => "its user may not create files there",
         _ => "no files can be created there",
     })
 }

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::support::attached::{Attached, is_in_state};
-use crate::support::room::{assert_error, stderr};
+use crate::support::profile::Profile;
+use crate::support::room::{assert_error, stderr, stdout};
 use crate::support::{Program, Room, is_installed, is_root, skip};
 
 #[test]
@@ -228,4 +229,104 @@ fn a_process_that_ends_during_the_attach_is_said_to_have_ended() {
         .any(|reason| said.contains(reason));
         assert!(output.status.success() || is_expected, "{said}");
     }
+}
+
+/// What a command says in a directory, on stdout and on stderr.
+#[track_caller]
+fn said_in(directory: &Path, room: &Room, arguments: &[&str]) -> (String, String) {
+    let output = room.command(arguments).current_dir(directory).output();
+    let output = output.expect("the command");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    (stdout(&output), stderr(&output))
+}
+
+/// systemd's `PrivateTmp` gives a service a /tmp of its own below the root that all share. A profile there is not at this path for us.
+#[test]
+fn a_directory_of_the_processs_own_at_the_same_path_is_not_taken_for_ours() {
+    if !is_root() || !is_installed("unshare") {
+        return skip("mount namespaces need root and unshare");
+    }
+    let mut running = Attached::start_as(|room| {
+        let own = room.path("own");
+        fs::create_dir(&own).expect("the room");
+        let script = format!(
+            "mount -t tmpfs none '{}' && exec '{}'",
+            own.display(),
+            room.path("attached").display()
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]);
+        command
+    });
+    let pid = running.pid();
+    let (shared, own) = (
+        running.room.directory().to_owned(),
+        running.room.path("own"),
+    );
+    // Its directory as the process names it.
+    let named = own.join("x.allocsample");
+    let attach = ["attach", &pid, "--interval", "1K"];
+    let there = [&attach[..], &["-o", named.to_str().expect("text")]].concat();
+    let (said, remark) = said_in(&shared, &running.room, &there);
+    let expected = format!("process {pid}: /proc/{pid}/root{}\n", named.display());
+    assert_eq!(said, expected);
+    assert!(
+        remark.contains("that path ends with the process"),
+        "{remark}"
+    );
+    running.ask("allocate first 1000 500");
+    let (said, remark) = said_in(&shared, &running.room, &["detach", &pid]);
+    assert!(remark.contains("copy the profile"), "{remark}");
+    let (path, _) = said.split_once(": ").expect("a path");
+    assert!(Profile::read(Path::new(path)).site("first").samples > 0);
+    // From this directory, which it cannot see, the profile goes to its own.
+    let (said, remark) = said_in(&own, &running.room, &attach);
+    assert_eq!(remark, "");
+    let profile = said.trim_end().rsplit(": ").next().expect("a path");
+    assert_eq!(Path::new(profile).parent(), Some(shared.as_path()));
+    said_in(&own, &running.room, &["detach", &pid]);
+    running.ends_well();
+}
+
+#[test]
+fn a_directory_that_the_process_cannot_write_to_comes_with_a_remedy() {
+    if !is_root() || !is_installed("setpriv") {
+        return skip("another user needs root and setpriv");
+    }
+    let readable: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    let running = Attached::start_as(|room| {
+        fs::set_permissions(room.directory(), readable).expect("permissions");
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--clear-groups"]);
+        command.arg(room.path("attached"));
+        command
+    });
+    running.fails(
+        &["attach", &running.pid()],
+        "its user may not create files there; name a file with -o that the process itself can create",
+    );
+    running.ends_well();
+}
+
+/// The first process of a server often only starts those that work.
+#[test]
+fn children_that_run_the_same_program_are_named_at_an_attach() {
+    let mut running = Attached::start();
+    let attach = |running: &Attached| {
+        let output = running.room.output(&["attach", &running.pid()]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stderr(&output)
+    };
+    assert_eq!(attach(&running), "");
+    running.detach();
+    let child = running.ask("worker");
+    let said = attach(&running);
+    assert!(
+        said.contains(&format!(
+            "a child runs the same program, and is not in this profile: {child} ("
+        )) && said.contains("attach to it"),
+        "{said}"
+    );
+    running.detach();
+    running.ends_well();
 }

@@ -30,6 +30,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -350,6 +351,14 @@ static void obey(char *line) {
             exit(7);
         }
         CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    } else if (!strcmp(line, "worker")) {
+        pid_t child = fork();
+        if (child == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (;;) pause();
+        }
+        printf("%d\n", (int)child);
+        return;
     } else if (!strcmp(line, "well")) {
         unsigned long churned = turns, before = computed;
         struct timespec time = {.tv_nsec = 1000000};

@@ -99,6 +99,7 @@ pub fn begin(
     }
 }
 
+const NO_DESCRIPTOR: &str = "no spare file descriptor for the profile and its ring";
 const NO_ROOM: &str = "no room for the ring file (is the disk full, or a file size limit set?)";
 
 fn create(beginning: Beginning<'_>) -> Result<&'static Recording, CannotRecord> {
@@ -214,6 +215,11 @@ fn create_files(config: &Config, program: &[u8], wall_ns: u64) -> Result<Files, 
         let profile = match File::create_new(path.as_c_str()) {
             Ok(file) => file,
             Err(Errno(libc::EEXIST)) => continue,
+            Err(Errno(libc::EMFILE | libc::ENFILE)) => {
+                return Err(CannotRecord {
+                    reason: NO_DESCRIPTOR,
+                });
+            }
             Err(_) => {
                 return Err(CannotRecord {
                     reason: "the profile cannot be created",
@@ -234,6 +240,11 @@ fn create_files(config: &Config, program: &[u8], wall_ns: u64) -> Result<Files, 
         match error {
             Errno(libc::EEXIST) => {}
             Errno(libc::ENOSPC | libc::EDQUOT) => return Err(CannotRecord { reason: NO_ROOM }),
+            Errno(libc::EMFILE | libc::ENFILE) => {
+                return Err(CannotRecord {
+                    reason: NO_DESCRIPTOR,
+                });
+            }
             _ => {
                 return Err(CannotRecord {
                     reason: "the ring file cannot be created beside the profile",

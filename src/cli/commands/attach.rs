@@ -15,7 +15,7 @@ use super::ctl;
 use super::run::library::Library;
 use crate::args::{Attach, Children, Detach, Runtime, name_of};
 use crate::exit::{self, Ending, Usage};
-use crate::{go_heap, output_file, profiles, running};
+use crate::{go_heap, output_file, processes, profiles, running};
 
 /// Results of `allocsample_attach` and `allocsample_detach`; src/preload/attach.rs has the same numbers.
 mod answer {
@@ -100,15 +100,44 @@ fn load(options: &Attach) -> anyhow::Result<Ending> {
     match reply.code {
         answer::DONE => {
             let profile = target.path_from_here(&reply.text);
-            say(format_args!("process {pid}: {}", profile.display()))
+            let said = say(format_args!("process {pid}: {}", profile.display()))?;
+            if is_the_processs_own(&profile) {
+                exit::remark(format_args!(
+                    "that path ends with the process, which has a file system of its own there; \
+                     `allocsample ctl {pid} snapshot -o FILE` copies the profile"
+                ));
+            }
+            // A server's first process often does nothing but start those that work.
+            if let Some(remark) = processes::remark_on_workers(pid) {
+                exit::remark(remark);
+            }
+            Ok(said)
         }
         answer::ALREADY if reply.text.is_empty() => bail!(
             "process {pid}: it was started under the agent, but has not allocated enough for a sample yet"
         ),
         answer::ALREADY => bail!("process {pid}: already attached, {}", reply.text),
-        answer::REFUSED => bail!("process {pid}: {}", reply.text),
+        answer::REFUSED => bail!("process {pid}: {}{}", reply.text, remedy(pid, &reply.text)),
         _ => Err(other_version(pid, &reply)),
     }
+}
+
+/// What helps against a refusal of the agent's. Most begin with the directory of the profile.
+fn remedy(pid: i32, refusal: &str) -> String {
+    match refusal {
+        it if it.contains("spare file descriptor") => {
+            format!("; raise its limit (prlimit --pid {pid} --nofile=SOFT:HARD) and try again")
+        }
+        it if it.starts_with('/') => {
+            "; name a file with -o that the process itself can create".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// Whether this path leads through the process, because another file system is there for us.
+fn is_the_processs_own(profile: &Path) -> bool {
+    profile.starts_with("/proc")
 }
 
 /// The process has a profile already. Sampling may be stopped.
@@ -146,7 +175,13 @@ pub fn detach(options: &Detach) -> anyhow::Result<Ending> {
         answer::DONE => {
             let profile = target.path_from_here(&reply.text);
             wait_until_written(pid, &profile)?;
-            describe(options, &profile)
+            let described = describe(options, &profile)?;
+            if is_the_processs_own(&profile) {
+                exit::remark(
+                    "that path ends with the process, which has a file system of its own there: copy the profile before",
+                );
+            }
+            Ok(described)
         }
         answer::IDLE => bail!("process {pid}: not attached"),
         answer::PRELOADED => {
@@ -232,9 +267,9 @@ fn output_template(asked_for: Option<&Path>, target: &Target) -> anyhow::Result<
     if path.is_absolute() {
         return Ok(path.to_owned());
     }
-    let directory = match target.shares_our_root() {
-        true => std::env::current_dir().context("the working directory is gone")?,
-        false => target
+    let directory = match std::env::current_dir() {
+        Ok(ours) if target.sees(&ours) => ours,
+        _ => target
             .working_directory()
             .context("its working directory is not accessible: name a file with -o")?,
     };
