@@ -14,6 +14,7 @@ use nix::sys::signal::SigSet;
 use crate::borrow::{Forbidden, Standing};
 use crate::image::Memory;
 use crate::leftover;
+use crate::limits;
 use crate::machine;
 use crate::parts::{Functions, find_functions, find_instructions, present_function};
 use crate::remote::{Borrowed, Instructions, put_back};
@@ -74,6 +75,7 @@ pub(crate) fn call(target: &Target, request: &Request<'_>) -> Result<Reply, Atta
         if !target.has_proc() {
             return Err(AttachError::NoProc(target.pid()));
         }
+        limits::check(target)?;
     }
     let started = work.on_some_thread(|borrowed| work.start_on(borrowed));
     if let Err(AttachError::NoHelper { .. }) = started {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! target   may it be attached to, what is mapped where           (/proc)
+//! limits   has it address space for the agent
 //! image    functions of a module, found in the process's memory
 //! parts    which of its code is used
 //! borrow   which thread can be borrowed for a moment             (registers, stack)
@@ -25,6 +26,7 @@ mod frame;
 mod helper;
 mod image;
 mod leftover;
+mod limits;
 #[cfg_attr(target_arch = "x86_64", path = "machine/x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "machine/aarch64.rs")]
 mod machine;
@@ -129,8 +131,22 @@ pub enum AttachError {
         "process {0}: it has no spare file descriptor to open the agent with; raise its limit (prlimit --pid {0} --nofile=SOFT:HARD) and try again"
     )]
     NoDescriptor(i32),
-    #[error("process {pid}: it cannot start a thread: {error}")]
-    NoHelper { pid: i32, error: io::Error },
+    #[error(
+        "process {pid}: its limit of {what} leaves it {left_mib} MiB, of which the agent takes up to {needed_mib} MiB from the program; raise it first (prlimit --pid {pid} --{option}=SOFT:HARD)"
+    )]
+    NoSpace {
+        pid: i32,
+        what: &'static str,
+        option: &'static str,
+        left_mib: u64,
+        needed_mib: u64,
+    },
+    #[error("process {pid}: it cannot start a thread{remedy}: {error}")]
+    NoHelper {
+        pid: i32,
+        error: io::Error,
+        remedy: String,
+    },
     #[error("process {pid}: it cannot load the agent: {reason}")]
     CannotLoad { pid: i32, reason: String },
     #[error(

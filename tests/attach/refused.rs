@@ -9,6 +9,7 @@ use crate::support::attached::{Attached, is_in_state};
 use crate::support::profile::Profile;
 use crate::support::room::{assert_error, stderr, stdout};
 use crate::support::{Program, Room, is_installed, is_root, skip};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit};
 
 #[test]
 fn a_filter_of_system_calls_is_respected_unless_told_otherwise() {
@@ -285,6 +286,44 @@ fn a_directory_of_the_processs_own_at_the_same_path_is_not_taken_for_ours() {
     let profile = said.trim_end().rsplit(": ").next().expect("a path");
     assert_eq!(Path::new(profile).parent(), Some(shared.as_path()));
     said_in(&own, &running.room, &["detach", &pid]);
+    running.ends_well();
+}
+
+/// The agent would fit, and leave the program nothing.
+#[test]
+fn a_limit_that_the_agent_would_exhaust_keeps_it_out() {
+    let mut running = Attached::start();
+    let pid = Pid::from_raw(running.pid().parse().expect("a number"));
+    assert!(pid.is_some());
+    let status = fs::read_to_string(format!("/proc/{}/status", running.pid()));
+    let status = status.expect("the process");
+    let limits = [
+        (Resource::As, "VmSize:", "address space", "--as"),
+        (Resource::Data, "VmData:", "data", "--data"),
+    ];
+    for (resource, used, what, option) in limits {
+        let used = status.lines().find_map(|line| line.strip_prefix(used));
+        let used = used.and_then(|size| size.split_whitespace().next());
+        let used_kib: u64 = used.expect("a size").parse().expect("a number");
+        let maximum = getrlimit(resource).maximum;
+        let set = |current| {
+            let limit = Rlimit { current, maximum };
+            rustix::process::prlimit(pid, resource, limit).expect("a limit")
+        };
+        let before = set(Some((used_kib + (40 << 10)) << 10));
+        let (maps, descriptors) = (running.mapped_files(), running.entries("fd"));
+        let refused = running.room.output(&["attach", &running.pid()]);
+        assert_error(&refused, 1, &format!("its limit of {what} leaves it"));
+        assert!(stderr(&refused).contains(&format!("{option}=SOFT:HARD")));
+        assert_eq!(running.mapped_files(), maps);
+        assert_eq!(running.entries("fd"), descriptors);
+        // 32 MiB are there for the program.
+        running.ask("allocate first 32 1048576");
+        running.ask("free");
+        set(before.current);
+    }
+    running.attach(&[]);
+    running.detach();
     running.ends_well();
 }
 

@@ -581,7 +581,16 @@ fn a_process_without_a_spare_descriptor_is_told_from_others_and_goes_on() {
 
 #[test]
 fn a_process_that_cannot_start_a_thread_goes_on_and_nothing_is_left_in_it() {
-    let mut running = Attached::start();
+    // So large are the stacks of its threads.
+    let mut running = Attached::start_as(|room| {
+        let script = format!(
+            "ulimit -s 1048576 && exec '{}'",
+            room.path("attached").display()
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        command
+    });
     let pid = Pid::from_raw(running.pid().parse().expect("a number"));
     assert!(pid.is_some());
     let of_process = |limit| rustix::process::prlimit(pid, Resource::As, limit).expect("a limit");
@@ -590,13 +599,16 @@ fn a_process_that_cannot_start_a_thread_goes_on_and_nothing_is_left_in_it() {
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
     let size = size.and_then(|size| size.split_whitespace().next());
     let kib: u64 = size.expect("a size").parse().expect("a number");
-    // Our memory fits, a thread's stack does not.
+    // The agent fits, a thread's stack does not.
     let before = of_process(Rlimit {
-        current: Some((kib + 1024) << 10),
+        current: Some((kib + (300 << 10)) << 10),
         maximum: getrlimit(Resource::As).maximum,
     });
     let (maps, descriptors) = (running.mapped_files(), running.entries("fd"));
-    running.fails(&["attach", &running.pid()], "cannot start a thread");
+    running.fails(
+        &["attach", &running.pid()],
+        "it cannot start a thread; its limit of address space leaves it",
+    );
     assert_eq!(running.mapped_files(), maps);
     assert_eq!(running.entries("fd"), descriptors);
     running.ask("churn 1000");

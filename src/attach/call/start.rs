@@ -11,6 +11,7 @@ use super::{Helper, TO_WAIT, Work};
 use crate::AttachError;
 use crate::helper::{self, Data, MAGIC, PAGE, REGION_BYTES, Word, place};
 use crate::leftover::REGION_NAME;
+use crate::limits;
 use crate::remote::{Borrowed, Place};
 use crate::target::Status;
 
@@ -39,7 +40,8 @@ impl Work<'_> {
             Ok(Some(error)) => {
                 unmap(borrowed, region);
                 let error = io::Error::from_raw_os_error(error as i32);
-                Err(AttachError::NoHelper { pid, error })
+                let remedy = limits::remedy(self.target);
+                Err(AttachError::NoHelper { pid, error, remedy })
             }
             Err(error) => {
                 unmap(borrowed, region);
