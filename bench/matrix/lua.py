@@ -1,6 +1,10 @@
-"""Lua and LuaJIT: those of several Debians. LuaJIT also without its compiler."""
+"""Lua and LuaJIT: those of several Debians, and those that the environment variable MATRIX_LUAS names. LuaJIT also without its compiler.
 
-from bench.matrix.version import PROGRAMS, Missing, Version, interpreter
+One made from its sources is named like this, in the chroot of a Debian or without one:
+MATRIX_LUAS=/opt/lua5.5/bin/lua,trixie:/opt/luajit/bin/luajit
+"""
+
+from bench.matrix.version import PROGRAMS, Missing, Version, interpreter, named_in
 
 NAME = "Lua"
 INTERVAL = "16K"
@@ -15,7 +19,7 @@ DEBIANS = {"bullseye": NAMES, "trixie": NAMES, "unstable": [*NAMES[:-1], "lua5.5
 
 def versions(places):
     for name in NAMES if places.here else []:
-        yield from found(name, "Debian")
+        yield from found(f"/usr/bin/{name}", "Debian")
     for suite, all_names in DEBIANS.items():
         names = [name for name in all_names if places.has(suite, name)]
         if not names:
@@ -26,11 +30,12 @@ def versions(places):
             yield Version(f"Debian {suite}", [], PROGRAM, missing=str(why))
             continue
         for name in names:
-            yield from found(name, f"Debian {suite}", root)
+            yield from found(f"/usr/bin/{name}", f"Debian {suite}", root)
+    yield from named_in("MATRIX_LUAS", places, found)
 
 
-def found(name, where, root=None):
-    said = interpreter(f"/usr/bin/{name}", ["-v"], [], PROGRAM, where, root)
+def found(file, where, root=None):
+    said = interpreter(file, ["-v"], [], PROGRAM, where, root)
     if said.missing:
         yield said
         return
@@ -39,5 +44,5 @@ def found(name, where, root=None):
     # Before glibc 2.34 a process without libpthread cannot be attached to.
     can_attach = "bullseye" not in where
     yield Version(f"{number}, {where}", said.command, PROGRAM, root, can_attach=can_attach)
-    if name == "luajit":
+    if number.startswith("LuaJIT"):
         yield Version(f"{number}, {where}, `-joff`", [*said.command, "-joff"], PROGRAM, root, can_attach=can_attach)

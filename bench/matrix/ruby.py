@@ -1,7 +1,7 @@
-"""Ruby: Debian's, and those that the environment variable MATRIX_RUBIES names, each with YJIT as well where it was built in.
+"""Ruby: Debian's, and those that the environment variable MATRIX_RUBIES names, each with its JIT compilers as well where they were built in.
 
-Debian builds Ruby without YJIT and packages no 4.0 yet. One made from its sources (`./configure --enable-shared --enable-yjit`) is
-named like this, in the chroot of a Debian or without one: MATRIX_RUBIES=trixie:/opt/ruby4.0/bin/ruby,/another/ruby
+Debian builds Ruby without them and packages no 4.0 yet. One made from its sources (`./configure --enable-shared --enable-yjit
+--enable-zjit`) is named like this, in the chroot of a Debian or without one: MATRIX_RUBIES=trixie:/opt/ruby4.0/bin/ruby,/another/ruby
 """
 
 import subprocess
@@ -14,7 +14,9 @@ PROGRAM = PROGRAMS / "known_truth.rb"
 DEBIANS = [("trixie", "3.3"), ("unstable", "3.3"), ("experimental", "3.4")]
 ENDS = [("experimental", "ruby3.4")]
 # The first method that is called twice is compiled.
-YJIT = ["--yjit", "--yjit-call-threshold=2"]
+COMPILERS = {name: [f"--{name.lower()}", f"--{name.lower()}-call-threshold=2"] for name in ("YJIT", "ZJIT")}
+# A version that is not released has no patch level.
+NUMBER = "puts RUBY_PATCHLEVEL < 0 ? RUBY_VERSION + 'dev' : RUBY_VERSION"
 
 
 def versions(places):
@@ -28,12 +30,13 @@ def versions(places):
 def found(ruby, where, root=None):
     inside = ["chroot", str(root)] if root else []
     try:
-        number = first_line([*inside, ruby, "-e", "puts RUBY_VERSION"])
+        number = first_line([*inside, ruby, "-e", NUMBER])
     except Missing as why:
         yield Version(f"{ruby}, {where}", [], PROGRAM, missing=str(why))
         return
     yield Version(f"{number}, {where}", [ruby], PROGRAM, root)
-    check = [*inside, ruby, "--yjit", "-e", "exit RubyVM::YJIT.enabled?"]
-    tried = subprocess.run(check, capture_output=True, text=True)
-    if tried.returncode == 0 and not tried.stderr:
-        yield Version(f"{number}, {where}, YJIT", [ruby, *YJIT], PROGRAM, root)
+    for name, options in COMPILERS.items():
+        check = [*inside, ruby, options[0], "-e", f"exit RubyVM::{name}.enabled?"]
+        tried = subprocess.run(check, capture_output=True, text=True)
+        if tried.returncode == 0 and not tried.stderr:
+            yield Version(f"{number}, {where}, {name}", [ruby, *options], PROGRAM, root)
