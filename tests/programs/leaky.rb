@@ -4,15 +4,15 @@
 SESSIONS = []
 
 def build_table
-  Array.new(4_000) { "t" * 1_000 }
+  Array.new(4_000) { "t" * 1_999 }
 end
 
 def open_session
-  SESSIONS << "s" * 799
+  SESSIONS << "s" * 1_099
 end
 
 def serve_request
-  "r" * 900
+  "r" * 1_199
 end
 
 table = build_table

@@ -10,8 +10,15 @@
  * Compaction moves objects and reports nothing. But a hidden object of ours is told when references are to be updated, as all are,
  * and asks then where every sampled object is now.
  *
- * Up to Ruby 3.4 at least we get the events of one Ractor only. Where another one collects, deaths are not reported: once there are
- * two, no new object is sampled, and the profile says so. */
+ * Up to Ruby 3.4 we get the events of one Ractor only. Where another one collects, deaths are not reported: once there are two, no new
+ * object is sampled, and the profile says so.
+ *
+ * From 4.0 on we get the events of all Ractors. Their hooks are in one list. Removing one frees it while another Ractor may be reading
+ * the list, and within a call of a hook it stops all Ractors, where two that do so wait for each other. So there hooks stay for good,
+ * and do nothing while no objects are wanted.
+ *
+ * From 4.1 on, what ZJIT compiles makes most objects without reporting them, to nobody. Then no object is sampled, and the profile says
+ * so. */
 #define _GNU_SOURCE
 #include "ruby.h"
 #include "kit/countdown.h"
@@ -37,18 +44,6 @@ static const char *const type_names[RUBY_TYPE_MASK + 1] = {
 
 typedef void on_event(ruby_value unused, void *argument);
 
-/* rb_data_type_t (ruby/internal/core/rtypeddata.h). */
-struct data_type {
-    const char *name;
-    void (*mark)(void *), (*release)(void *);
-    size_t (*size)(const void *);
-    void (*compact)(void *);
-    void *reserved;
-    const struct data_type *parent;
-    void *data;
-    ruby_value flags;
-};
-
 static struct {
     void (*add_hook)(on_event *function, uint32_t events, ruby_value data, int flags);
     int (*remove_hook)(on_event *function, ruby_value data);
@@ -56,13 +51,15 @@ static struct {
     ruby_value (*location)(ruby_value object);
     ruby_value (*real_class)(ruby_value class);
     ruby_value (*class_name)(ruby_value class);
-    ruby_value (*wrap)(ruby_value class, void *data, const struct data_type *type);
+    ruby_value (*wrap)(ruby_value class, void *data, const struct ruby_data_type *type);
     void (*register_address)(ruby_value *);
     void *(*new_ractor_key)(const void *type);
     void *(*of_ractor)(void *key);
     void (*set_of_ractor)(void *key, void *data);
     const ruby_value *ractor_class;
     size_t (*memory_of)(ruby_value object);
+    /* From 4.1 on, if it was built with ZJIT: where compiled code is entered, NULL until ZJIT is switched on. */
+    void *const *zjit;
     /* Before Ruby 3.2 all slots have the same size. */
     size_t (*slot_size)(ruby_value object);
 } ruby;
@@ -77,6 +74,7 @@ static size_t size_of_all; /* of all slots; 0: they differ */
 
 static _Atomic(bool) is_on;       /* objects are sampled, and their deaths reported */
 static _Atomic(bool) is_given_up; /* no new object is sampled any more */
+static bool is_of_all_ractors; /* Ruby calls us for the objects of each */
 static bool has_new_hook, has_other_hooks; /* Ruby calls us */
 static _Atomic(bool) is_swept;
 static void *ractor_key;
@@ -208,13 +206,24 @@ COLD static void give_up(const char *note)
         return;
     uint64_t now = hooks->now_ns();
     hooks->marker(heap, note, now, now);
-    request_switch();
+    if (!is_of_all_ractors)
+        request_switch();
 }
 
 COLD static void give_up_for_ractors(void)
 {
     give_up("note: Ruby's new objects are no longer sampled: the program uses Ractors, and Ruby reports the objects of one only; some "
             "that are shown as live may be dead");
+}
+
+static bool has_unreported_objects(void)
+{
+    return ruby.zjit != NULL && *ruby.zjit != NULL;
+}
+
+COLD static void give_up_for_zjit(void)
+{
+    give_up("note: Ruby's new objects are not sampled while ZJIT is on: what it compiles makes objects that Ruby does not report");
 }
 
 /* ---- events, in the middle of an allocation or of a collection ---- */
@@ -289,11 +298,12 @@ static void on_new(ruby_value unused, void *argument)
 {
     (void)unused;
     if (UNLIKELY(!is_wanted() || atomic_load_explicit(&is_given_up, memory_order_relaxed))) {
-        request_switch();
+        if (!is_of_all_ractors)
+            request_switch();
         return;
     }
     ruby_value object = ruby.object(argument);
-    if (UNLIKELY(class_of(object) == *ruby.ractor_class) && is_ractor(object)) {
+    if (!is_of_all_ractors && UNLIKELY(class_of(object) == *ruby.ractor_class) && is_ractor(object)) {
         give_up_for_ractors();
         return;
     }
@@ -341,17 +351,19 @@ static void on_compacted(void *unused)
     give_up("note: Ruby's objects are no longer sampled: there was no memory to follow those that compaction moved");
 }
 
-static const struct data_type type = {.name = "allocsample", .compact = on_compacted};
+static const struct ruby_data_type type = {.name = "allocsample", .compact = on_compacted};
 
 void ruby_objects_on_mark(void)
 {
     atomic_store_explicit(&is_swept, false, memory_order_relaxed);
-    ruby_objects_look_at_ractor();
+    ruby_objects_look_at_program();
 }
 
-void ruby_objects_look_at_ractor(void)
+void ruby_objects_look_at_program(void)
 {
-    if (has_new_hook && is_wanted() && UNLIKELY(ruby.of_ractor(ractor_key) == NULL))
+    if (UNLIKELY(has_unreported_objects()) && is_wanted())
+        give_up_for_zjit();
+    else if (!is_of_all_ractors && has_new_hook && is_wanted() && UNLIKELY(ruby.of_ractor(ractor_key) == NULL))
         give_up_for_ractors();
 }
 
@@ -385,6 +397,10 @@ bool ruby_objects_find(void)
         {&ruby.memory_of, "rb_obj_memsize_of"},
     };
     static const struct symbol slots[] = {{&ruby.slot_size, "rb_gc_obj_slot_size"}};
+    static const struct symbol zjit[] = {{&ruby.zjit, "rb_zjit_entry"}};
+    is_of_all_ractors = ruby_is_since(4, 0);
+    if (ruby_is_since(4, 1))
+        symbols_find(zjit, 1, NULL);
     return symbols_find(symbols, sizeof symbols / sizeof symbols[0], NULL) && (symbols_find(slots, 1, NULL) || !ruby_is_since(3, 2));
 }
 
@@ -419,21 +435,17 @@ void ruby_objects_after_fork_in_child(void)
     names_after_fork_in_child(&types);
 }
 
-static void begin(void)
+/* On Ruby's main thread. */
+static void add_hooks(void)
 {
-    if (hidden == 0)
-        make_hidden_object();
-    forget_all();
-    if (!has_new_hook && !atomic_load_explicit(&is_given_up, memory_order_relaxed)) {
+    if (!has_new_hook)
         ruby.add_hook(on_new, NEW_OBJECT, 0, IS_SAFE | HAS_RAW_ARGUMENT);
-        has_new_hook = true;
-    }
-    if (!has_other_hooks) {
-        ruby.add_hook(on_freed, FREED_OBJECT, 0, IS_SAFE | HAS_RAW_ARGUMENT);
-        ruby.add_hook(on_swept, END_OF_SWEEP, 0, IS_SAFE | HAS_RAW_ARGUMENT);
-        has_other_hooks = true;
-    }
-    atomic_store_explicit(&is_on, true, memory_order_relaxed);
+    has_new_hook = true;
+    if (has_other_hooks)
+        return;
+    ruby.add_hook(on_freed, FREED_OBJECT, 0, IS_SAFE | HAS_RAW_ARGUMENT);
+    ruby.add_hook(on_swept, END_OF_SWEEP, 0, IS_SAFE | HAS_RAW_ARGUMENT);
+    has_other_hooks = true;
 }
 
 static void remove_hooks(bool all)
@@ -448,12 +460,23 @@ static void remove_hooks(bool all)
     has_other_hooks = false;
 }
 
+static void begin(void)
+{
+    if (hidden == 0)
+        make_hidden_object();
+    forget_all();
+    atomic_store_explicit(&is_on, true, memory_order_relaxed);
+    if (has_unreported_objects())
+        give_up_for_zjit();
+    else if (!atomic_load_explicit(&is_given_up, memory_order_relaxed))
+        add_hooks();
+}
+
 void ruby_objects_switch(bool wanted)
 {
-    if (wanted && atomic_load_explicit(&is_given_up, memory_order_relaxed))
-        remove_hooks(!is_wanted());
-    else if (wanted)
+    bool is_over = atomic_load_explicit(&is_given_up, memory_order_relaxed);
+    if (wanted && !is_over)
         begin();
-    else
-        remove_hooks(true);
+    else if (!is_of_all_ractors)
+        remove_hooks(!wanted || !is_wanted());
 }

@@ -54,7 +54,10 @@ static struct {
     char *(*text)(volatile value *string);
     int (*has_lock)(void);
     int (*during_gc)(void);
-    value (*wrap)(value class, void *data, void (*mark)(void *), void (*release)(void *));
+    value (*protect)(value (*function)(value), value argument, int *state);
+    value (*error)(void);
+    void (*set_error)(value error);
+    value (*wrap)(value class, void *data, const struct ruby_data_type *type);
     void (*register_address)(value *);
     void (*before_exit)(void (*function)(value), value argument);
     void (*at_exit)(void (*function)(void *));
@@ -154,7 +157,7 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
     request_job_once(&is_asked, false, watch_collections);
     request_job_once(&is_wanted, true, collect);
     if (object_heap != NULL)
-        ruby_objects_look_at_ractor();
+        ruby_objects_look_at_program();
     if (!ruby_objects_are_on() || ruby_objects_are_swept())
         tell_collection(NULL);
     size_t count = 0;
@@ -174,11 +177,15 @@ static size_t walk(void *user, allocsample_frame *frames, size_t capacity)
 /* The last one, until its time is known. Changed with Ruby's lock held. */
 static struct {
     _Atomic(uint64_t) begin_ns; /* 0: none, or taken by whoever tells of it */
-    uint64_t count, live_slots;
+    uint64_t count;
     uint32_t kind;
     size_t time_before_ms;
-    value major_by, live_slots_key, time_key, object;
+    value major_by, marked_slots_key, time_key, object;
+    bool counts_slots;
 } collection;
+
+/* Only numbers are asked for that stay small. Ruby makes an object of a large one, which nobody may do in a collection: of
+ * heap_live_slots, a difference of counters, if the difference is negative (Ruby 4.1 with ZJIT, whose objects it does not count). */
 
 /* The time that all collections took so far; counted since Ruby 3.1. */
 static size_t time_ms(void)
@@ -192,7 +199,9 @@ static void tell_collection(void *unused)
     uint64_t begin_ns = atomic_exchange_explicit(&collection.begin_ns, 0, memory_order_acquire);
     if (begin_ns == 0)
         return;
-    uint64_t values[] = {STATISTIC_LIVE_SLOTS, collection.live_slots};
+    /* While the next collection marks, the count is its own. */
+    bool has_slots = collection.counts_slots && ruby.during_gc() == 0;
+    uint64_t values[] = {STATISTIC_LIVE_SLOTS, has_slots ? ruby.gc_statistic(collection.marked_slots_key) : 0};
     size_t time = time_ms();
     allocsample_gc gc = {
         .size = sizeof gc,
@@ -200,7 +209,7 @@ static void tell_collection(void *unused)
         .id = ++collection.count,
         .begin_ns = begin_ns,
         .end_ns = begin_ns + (time - collection.time_before_ms) * 1000000,
-        .statistics = 1,
+        .statistics = has_slots,
         .values = values,
     };
     collection.time_before_ms = time;
@@ -219,9 +228,10 @@ static void on_mark(void *unused)
     collection.time_before_ms = time_ms();
     bool is_major = (ruby.latest_gc(collection.major_by) & SYMBOL_MASK) == SYMBOL_MARK;
     collection.kind = is_major ? ALLOCSAMPLE_MAJOR : ALLOCSAMPLE_MINOR;
-    collection.live_slots = ruby.gc_statistic(collection.live_slots_key);
     atomic_store_explicit(&collection.begin_ns, hooks->now_ns(), memory_order_release);
 }
+
+static const struct ruby_data_type collection_type = {.name = "allocsample", .mark = on_mark};
 
 /* Among the program's own blocks of at_exit. */
 static void tell_last_collection(value unused)
@@ -237,19 +247,36 @@ static void end(void *unused)
     atomic_store_explicit(&is_over, true, memory_order_relaxed);
 }
 
+/* It raises if the collector is one that has no such count (Ruby's own is not the only one since 3.4). */
+static value ask_for_slots(value nothing)
+{
+    ruby.gc_statistic(collection.marked_slots_key);
+    return nothing;
+}
+
+static bool counts_slots(void)
+{
+    value error = ruby.error();
+    int has_raised = 0;
+    ruby.protect(ask_for_slots, 0, &has_raised);
+    if (has_raised != 0)
+        ruby.set_error(error);
+    return has_raised == 0;
+}
+
 /* On the main thread, where any code may run. */
 static void watch_collections(void *unused)
 {
     (void)unused;
     collection.major_by = ruby.symbol(ruby.intern("major_by"));
-    collection.live_slots_key = ruby.symbol(ruby.intern("heap_live_slots"));
+    collection.marked_slots_key = ruby.symbol(ruby.intern("heap_marked_slots"));
     collection.time_key = ruby_is_since(3, 1) ? ruby.symbol(ruby.intern("time")) : 0;
     /* The first question makes the names of the answers, which the collector could not. */
     ruby.latest_gc(collection.major_by);
     collection.time_before_ms = time_ms();
-    ruby.gc_statistic(collection.live_slots_key);
+    collection.counts_slots = counts_slots();
     ruby.register_address(&collection.object);
-    collection.object = ruby.wrap(0, &collection, on_mark, NULL);
+    collection.object = ruby.wrap(0, &collection, &collection_type);
     ruby.before_exit(tell_last_collection, 0);
     ruby.at_exit(end);
 }
@@ -314,7 +341,10 @@ static bool find_functions(void)
         {&ruby.text, "rb_string_value_ptr"},
         {&ruby.has_lock, "ruby_thread_has_gvl_p"},
         {&ruby.during_gc, "rb_during_gc"},
-        {&ruby.wrap, "rb_data_object_wrap"},
+        {&ruby.protect, "rb_protect"},
+        {&ruby.error, "rb_errinfo"},
+        {&ruby.set_error, "rb_set_errinfo"},
+        {&ruby.wrap, "rb_data_typed_object_wrap"},
         {&ruby.register_address, "rb_gc_register_address"},
         {&ruby.before_exit, "rb_set_end_proc"},
         {&ruby.at_exit, "ruby_vm_at_exit"},

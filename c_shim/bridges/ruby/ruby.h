@@ -10,6 +10,16 @@ typedef uintptr_t ruby_value; /* VALUE */
 /* Types of objects, in the flags that each begins with. */
 enum { RUBY_TYPE_MASK = 0x1f };
 
+/* What an object of ours is to Ruby: rb_data_type_t (ruby/internal/core/rtypeddata.h). The rest has other functions, a parent, data and
+ * flags, elsewhere from 4.1 on, where it has 11 words instead of 4. Zeros mean none of them, also in words that are added later. */
+struct ruby_data_type {
+    const char *name;
+    void (*mark)(void *), (*release)(void *);
+    size_t (*size)(const void *);
+    void (*compact)(void *);
+    ruby_value rest[32];
+};
+
 /* The text of a String that the interpreter keeps, or NULL. */
 HIDDEN const char *ruby_text(volatile ruby_value string);
 
@@ -33,8 +43,8 @@ HIDDEN bool ruby_objects_are_on(void);
 HIDDEN bool ruby_objects_are_swept(void);
 /* In the collector: it marks. */
 HIDDEN void ruby_objects_on_mark(void);
-/* On a thread that runs Ruby: its Ractor may be another one than the one whose objects are sampled. */
-HIDDEN void ruby_objects_look_at_ractor(void);
+/* On a thread that runs Ruby: its Ractor may be another one than the one whose objects are sampled, and ZJIT may be on. */
+HIDDEN void ruby_objects_look_at_program(void);
 HIDDEN void ruby_objects_after_fork_in_child(void);
 
 #endif
