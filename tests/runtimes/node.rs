@@ -240,6 +240,16 @@ fn objects_that_optimized_code_allocates_together_are_live_on_their_own() {
 /// What the report says where functions that V8 inlines are charged to their callers.
 const CHARGED: &str = "note: V8 inlines functions";
 
+/// What it says where V8 draws too few objects.
+const TOO_FEW: &str = "Node.js before 22 samples too few of the objects";
+
+fn major_of(node: &str) -> u32 {
+    let print = "console.log(process.versions.node.split('.')[0])";
+    let output = Command::new(node).args(["-e", print]).output();
+    let printed = stdout(&output.expect("Node.js"));
+    printed.trim().parse().expect("a number")
+}
+
 /// Every site's allocated and live bytes are within four standard errors; the caller's own, beside its arrays, are few.
 #[track_caller]
 fn assert_apart(room: &Room, sites: &Value, case: &str) {
@@ -277,6 +287,8 @@ fn functions_that_v8_inlines_are_named_or_kept_apart() {
             let report = stdout(&room.output(&["report", "x.allocsample"]));
             let is_charged = inlining == "charged";
             assert_eq!(report.contains(CHARGED), is_charged, "{node}: {report}");
+            let misses_objects = report.contains(TOO_FEW);
+            assert_eq!(misses_objects, major_of(&node) < 22, "{node}: {report}");
             if is_charged {
                 continue;
             }

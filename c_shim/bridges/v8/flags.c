@@ -49,6 +49,11 @@ bool v8_inlining_is_unknown(void)
     return major_version() < 12;
 }
 
+bool v8_draws_too_few(void)
+{
+    return major_version() < 12;
+}
+
 /* V8's compilers fold allocations that follow one another into one. V8's profiler sees a single object then, the first of them, and
  * takes all for dead when that one dies. And its CPU profiler, which names inlined functions, knows none of those that its second
  * compiler, Maglev, has inlined: it inlines none, until the first one takes over. V8 11 (Node.js 20), whose second compiler is off, does

@@ -343,6 +343,8 @@ static struct isolate *join(void *address)
         v8_recompile_soon(address, recompile);
     if (is_started)
         v8_inlined_note_none();
+    if (isolate->is_sampling)
+        v8_note_few_draws();
     uint64_t wanted = atomic_load_explicit(&collections_wanted, memory_order_relaxed);
     atomic_store_explicit(&isolate->collections_begun, wanted, memory_order_relaxed);
     atomic_store_explicit(&isolate->collections_ended, wanted, memory_order_relaxed);

@@ -121,6 +121,8 @@ static inline uint64_t v8_place_hash(const void *isolate, int script, int line, 
 HIDDEN bool v8_has_option(const char *option);
 /* Whether V8's CPU profiler does not know the functions that V8 inlines: then none are inlined, where they are to be named. */
 HIDDEN bool v8_inlining_is_unknown(void);
+/* Whether V8 draws too few of the objects that optimized code makes: V8 11 does, 12 does not (integrations/node has figures). */
+HIDDEN bool v8_draws_too_few(void);
 /* Whether flags may be changed after V8 has started. */
 HIDDEN bool v8_flags_are_open(void);
 HIDDEN void v8_flags_change(void);
@@ -166,6 +168,8 @@ struct v8_sampler;
 struct v8_inlined;
 /* A new recording begins. */
 HIDDEN void v8_inlined_forget_marks(void);
+/* Notes that V8 draws too few objects, if it does. */
+HIDDEN void v8_note_few_draws(void);
 /* Notes that V8 inlines none, if it was told so because it does not know them. */
 HIDDEN void v8_inlined_note_none(void);
 /* Starts V8's CPU profiler. NULL: there is no memory. */
