@@ -215,8 +215,10 @@ fn wait_until_written(pid: i32, profile: &Path) -> anyhow::Result<()> {
 }
 
 fn describe(options: &Detach, profile: &Path) -> anyhow::Result<Ending> {
+    // If it fails, the profile and its ring stay as they are, and `report` reads both.
+    let pid = options.pid;
     let finished = profiles::complete(profile, !options.no_symbolize)
-        .with_context(|| profile.display().to_string())?;
+        .with_context(|| format!("process {pid} is detached, but its profile could not be completed"))?;
     let samples = finished.profile.samples.len();
     say(format_args!("{}: {samples} samples", profile.display()))
 }
