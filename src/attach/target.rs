@@ -247,7 +247,7 @@ impl Target {
     }
 
     /// Whether it has ended, or is ending and has no memory any more.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         let exists = |of: &str| fs::metadata(format!("/proc/{of}")).is_ok();
         let is_gone = exists("self") && !exists(&self.pid.to_string());
         is_gone || self.mappings().is_ok_and(|mappings| mappings.is_empty())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use allocsample_attach::{Reply, Request, Target};
+use allocsample_attach::{AttachError, Reply, Request, Target};
 use anyhow::{Context, bail};
 
 use super::ctl;
@@ -217,8 +217,9 @@ fn wait_until_written(pid: i32, profile: &Path) -> anyhow::Result<()> {
 fn describe(options: &Detach, profile: &Path) -> anyhow::Result<Ending> {
     // If it fails, the profile and its ring stay as they are, and `report` reads both.
     let pid = options.pid;
-    let finished = profiles::complete(profile, !options.no_symbolize)
-        .with_context(|| format!("process {pid} is detached, but its profile could not be completed"))?;
+    let finished = profiles::complete(profile, !options.no_symbolize).with_context(|| {
+        format!("process {pid} is detached, but its profile could not be completed")
+    })?;
     let samples = finished.profile.samples.len();
     say(format_args!("{}: {samples} samples", profile.display()))
 }
@@ -271,9 +272,11 @@ fn output_template(asked_for: Option<&Path>, target: &Target) -> anyhow::Result<
     }
     let directory = match std::env::current_dir() {
         Ok(ours) if target.sees(&ours) => ours,
-        _ => target
-            .working_directory()
-            .context("its working directory is not accessible: name a file with -o")?,
+        _ => match target.working_directory() {
+            Some(directory) => directory,
+            None if target.has_ended() => return Err(AttachError::Ended(target.pid()).into()),
+            None => bail!("its working directory is not accessible: name a file with -o"),
+        },
     };
     // A percent sign in a directory's name is not a placeholder.
     let mut escaped = Vec::new();
