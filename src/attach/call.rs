@@ -191,6 +191,14 @@ impl Work<'_> {
             if let Some(refusal) = refusal {
                 return Err(refusal);
             }
+            // Until its parent has waited for it, a process that has ended still has its first thread.
+            let is_over = |&thread: &i32| {
+                let status = self.target.status(thread);
+                status.map_or(true, |status| matches!(status.letter(), 'Z' | 'X'))
+            };
+            if self.target.threads()?.iter().all(is_over) {
+                return Err(AttachError::Ended(pid));
+            }
             patience = (2 * patience).min(ONE_THREAD_AT_MOST);
             std::thread::sleep(Duration::from_millis(5));
         }
