@@ -132,7 +132,7 @@ pub enum AttachError {
     )]
     NoDescriptor(i32),
     #[error(
-        "process {pid}: its limit of {what} leaves it {left_mib} MiB, of which the agent takes up to {needed_mib} MiB from the program; raise it first (prlimit --pid {pid} --{option}=SOFT:HARD)"
+        "process {pid}: its limit of {what} leaves it {left_mib} MiB, and the agent needs up to {needed_mib} MiB; raise the limit first (prlimit --pid {pid} --{option}=SOFT:HARD)"
     )]
     NoSpace {
         pid: i32,

@@ -111,8 +111,8 @@ impl Clock {
 }
 
 /// The moment from which on nothing counts: the last allocation that was sampled or mapping that was made, or the last hundredths of the run,
-/// whichever is earlier. What is freed later is freed at the end. If the program goes on, all counts: what a collection that was asked for
-/// before a snapshot frees had been garbage for long.
+/// whichever is earlier. What is freed later is freed at the end. If the program goes on, every free counts: a collection that was requested
+/// just before a snapshot frees what had long been garbage.
 pub fn horizon_ns(profile: &Profile) -> u64 {
     let std::ops::Range { start, end } = profile.span_ns();
     let length = end.saturating_sub(start) as f64;
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use allocsample_sampling::Random;
 
-    /// `ctl gc` before a snapshot frees what had been garbage for long, after the last allocation.
+    /// `ctl gc` before a snapshot frees, after the last allocation, what had long been garbage.
     #[test]
     fn frees_at_the_end_count_unless_the_program_ended() {
         let horizon = |how: Option<ExitHow>| {

@@ -52,7 +52,7 @@ pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
         ),
         (Verdict::PossibleLeak, _) => format!(
             "{} allocated here was freed in {seen}: {live} so far, growing by {rate_now}{since}. This is a leak, or a cache or table that keeps its entries longer than that.",
-            // A list of what is kept is freed each time it is copied to a longer one.
+            // The list that keeps the blocks may be among them: its old copy is freed whenever it grows.
             if finding.freed_by.is_empty() {
                 "Nothing"
             } else {

@@ -22,7 +22,7 @@ pub struct Frame {
     pub module: String,
     /// Whether `function` comes from a symbol.
     pub is_symbolized: bool,
-    /// The end of `file`, if that tells the function from others of its language that have the same name.
+    /// The end of `file`, if it takes that to tell the function from others of its language with the same name.
     pub file_end: Option<String>,
 }
 

@@ -105,8 +105,8 @@ pub fn align_function_names(profiles: &mut [&mut Profile]) {
     }
 }
 
-/// The file of a function, if it is one that stays the same: not the text of an `eval`, which is often numbered, and without a
-/// query, by which servers tell the versions of a module apart.
+/// The file of a function, if its name is stable: an `eval` is often numbered, so it has none. A query string is cut off, as development
+/// servers put the version of a module there.
 fn path_of(function: &Function) -> Option<&str> {
     let is_of_path = |char: char| char.is_alphanumeric() || "/._-+@ ".contains(char);
     Some(path_in(&function.file))

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::time::Duration;
 
 use crate::support::profile::Profile;
 use crate::support::room::{assert_error, stderr, stdout};
@@ -109,6 +110,17 @@ fn a_process_that_was_started_without_samples_waits_for_start() {
     assert_is(&profile, "phase_again", bytes);
     let z = profile.report["audit"]["z"].as_f64().expect("a deviation");
     assert!(z.abs() < 4.0, "{z}");
+}
+
+#[test]
+fn a_program_that_waits_is_recorded_meanwhile() {
+    let mut running = Running::start(&["--interval", "16K"]);
+    running.phase();
+    std::thread::sleep(Duration::from_millis(1100));
+    let status = running.ctl(&["status"]);
+    assert!(status.contains(" s recorded"), "{status}");
+    (0..3).for_each(|_| running.phase());
+    running.end();
 }
 
 #[test]

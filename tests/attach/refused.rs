@@ -359,6 +359,9 @@ fn children_that_run_the_same_program_are_named_at_an_attach() {
     assert_eq!(attach(&running), "");
     running.detach();
     let child = running.ask("worker");
+    // It has the agent from its parent, which was attached to before.
+    let output = running.room.output(&["ctl", &child, "status"]);
+    assert_error(&output, 1, "was forked from a process with the agent");
     let said = attach(&running);
     assert!(
         said.contains(&format!(

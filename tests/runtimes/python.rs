@@ -333,7 +333,7 @@ fn what_frees_is_named_while_code_and_frames_go_away() {
         let output = room.output(&["query", "--format", "json", &path, QUESTION]);
         let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let frees = answer[0]["frees"].as_f64().expect("a count");
-        // Without the interpreter's lock these are no blocks of malloc, and who frees them is not recorded.
+        // Without the interpreter's lock these blocks are not malloc's, and what frees them is not recorded.
         if is_free_threaded(&python) {
             continue;
         }

@@ -20,20 +20,7 @@ fn record(room: &Room, profile: &str, directory: &Path, parts: &[&str]) -> Strin
     let program = directory.join("main.py");
     let (python, program) = (python.to_string_lossy(), program.to_string_lossy());
     let command = [&[&*python, "-B", &program], parts].concat();
-    let run = [
-        "run",
-        "-q",
-        "--interval",
-        "16K",
-        "--seed",
-        "7",
-        "-o",
-        profile,
-        "--",
-    ];
-    let output = room.output(&[&run[..], &command].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    stdout(&output)
+    bridge::record(room, profile, &["--seed", "7"], &[], &command)
 }
 
 #[test]

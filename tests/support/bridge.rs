@@ -215,23 +215,28 @@ pub fn leaks_of(
     seed: &str,
 ) -> Vec<Value> {
     let room = Room::new();
-    let run = [
-        "run",
-        "-q",
-        "--interval",
-        "16K",
-        "--seed",
-        seed,
-        "-o",
-        "x.allocsample",
-    ];
+    let options = [&["--seed", seed], options].concat();
+    record(&room, "x.allocsample", &options, variables, command);
+    accused(&room, "x.allocsample")
+}
+
+/// Profiles a command at 16 KiB; what it prints.
+#[track_caller]
+pub fn record(
+    room: &Room,
+    profile: &str,
+    options: &[&str],
+    variables: &[(&str, &str)],
+    command: &[&str],
+) -> String {
+    let run = ["run", "-q", "--interval", "16K", "-o", profile];
     let mut command = room.command(&[&run, options, &["--"], command].concat());
     let output = command
         .envs(variables.iter().copied())
         .output()
         .expect("the command");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    accused(&room, "x.allocsample")
+    stdout(&output)
 }
 
 /// The leaks and possible leaks that `leaks` finds in a profile.

@@ -226,7 +226,7 @@ static enum code copy_code(uintptr_t code, uint8_t *bytes)
     return python_may_be_alive(layout, bytes) ? CODE : DYING_CODE;
 }
 
-/* Tells the function that runs in a frame. Without tables only one that is known has a name. */
+/* Tells the function that runs in a frame. Without the tables, only a function that is already known gets a name. */
 static enum code describe(struct walk *walk, bool has_tables, const struct python_frame *frame, allocsample_frame *described)
 {
     uint8_t bytes[PYTHON_CODE_BYTES];
