@@ -169,14 +169,18 @@ impl Watch {
 
     /// At the end of the process: whether the last list of mappings is of another time, and one more may be read. It may exceed
     /// the budget, as long as a reading is cheap, or short beside the time that the program ran: it is the only one of its kind.
-    /// A program of many libraries otherwise uses the budget up while it loads them, and has no list of its data.
+    /// A program of many libraries otherwise uses the budget up while it loads them, and has no list of its data. Where most of
+    /// the memory is younger than the last list, the list says little of it, and another may cost more.
     pub fn is_last_map_due(&self, totals: &MemoryTotals) -> bool {
+        const MOST_NS: u64 = 5 * ALLOWANCE_NS;
         let bytes = totals.anonymous_bytes;
         let elapsed_ns = totals.time_ns.saturating_sub(self.start_ns);
         let has_changed = bytes >= Self::LEAST_BYTES && !is_near(bytes, self.mapped.1, 16);
+        let is_mostly_new = bytes / 2 > self.mapped.1;
         (has_changed || self.has_more_resident(totals, elapsed_ns))
             && (self.quarters_used(elapsed_ns) < 4
                 || self.is_map_cheap()
+                || is_mostly_new && self.last_map_cost_ns <= MOST_NS
                 || self.last_map_cost_ns <= elapsed_ns / 200)
     }
 
@@ -344,6 +348,12 @@ mod tests {
         assert!(!watch.is_last_map_due(&at(MS, 106 * MIB)));
         watch.mapped(&totals, 50 * MS);
         assert!(!watch.is_last_map_due(&at(MS, 50 * MIB)));
+        // A list that knows less than half of the memory says little.
+        assert!(!watch.is_last_map_due(&at(MS, 200 * MIB)));
+        assert!(watch.is_last_map_due(&at(MS, 202 * MIB)));
+        watch.mapped(&totals, 101 * MS);
+        assert!(!watch.is_last_map_due(&at(MS, 202 * MIB)));
+        watch.mapped(&totals, 50 * MS);
         // Half a percent of a run is short.
         assert!(!watch.is_last_map_due(&at(9_000 * MS, 50 * MIB)));
         assert!(watch.is_last_map_due(&at(10_000 * MS, 50 * MIB)));

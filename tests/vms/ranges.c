@@ -49,5 +49,7 @@ int main(int count, char **words)
     CHECK(agent->heap_range(heap, SECOND, other, other) == ALLOCSAMPLE_OK);
     if (count > 1)
         CHECK(agent->process_control(ALLOCSAMPLE_ROTATE, 0) == ALLOCSAMPLE_OK);
+    /* A reading of the mappings may have begun while the memory was touched, and the next is due when nothing changes. */
+    usleep(500 * 1000);
     return 0;
 }
