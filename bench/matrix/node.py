@@ -1,4 +1,4 @@
-"""Node.js: Debian's, and npm's builds of every major release from 20 on."""
+"""Node.js: Debian's, and npm's builds of the first and the last release of every major version from 20 on."""
 
 import subprocess
 
@@ -17,12 +17,12 @@ ENDS = []
 
 def versions(places):
     yield from found("/usr/bin/node", "Debian")
-    for major in MAJORS:
-        directory = places.work / f"node{major}"
+    for release in [release for major in MAJORS for release in (f"{major}.0.0", str(major))]:
+        directory = places.work / f"node{release}"
         try:
-            yield from found(str(installed(directory, major)), "npm")
+            yield from found(str(installed(directory, release)), "npm")
         except Missing as why:
-            yield Version(f"{major}, npm", [], PROGRAM, missing=str(why))
+            yield Version(f"{release}, npm", [], PROGRAM, missing=str(why))
     try:
         root = places.debian("unstable", "nodejs")
     except Missing as why:
@@ -31,15 +31,15 @@ def versions(places):
     yield from found("/usr/bin/node", "Debian unstable", root)
 
 
-def installed(directory, major):
+def installed(directory, release):
     """npm's package node brings the release as a binary."""
     binary = directory / "node_modules/node/bin/node"
     if not binary.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(directory), f"node@{major}"]
+        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(directory), f"node@{release}"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0 or not binary.exists():
-            raise Missing(f"npm has no node@{major} here")
+            raise Missing(f"npm has no node@{release} here")
     return binary
 
 
