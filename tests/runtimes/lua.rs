@@ -425,6 +425,40 @@ fn a_program_that_embeds_the_shared_library_has_its_interpreters_sampled() {
     }
 }
 
+/// The agent would wait for a lock that the thread has that it is called by.
+#[test]
+fn a_build_with_locks_of_its_own_is_left_alone_and_the_report_says_so() {
+    const FLAGS: [&str; 3] = ["-rdynamic", "-l:liblua5.4.so.0", "-lpthread"];
+    if !has_library("liblua5.4.so.0") {
+        skip("no liblua5.4.so.0");
+        return;
+    }
+    let program = Program::compiled_with("lua_locked.c", &FLAGS);
+    let outcome = program.run().unchanged(&Agent::at_interval("4K"));
+    outcome.assert_success();
+    assert_has_locks(&outcome.profile());
+
+    let mut running = Attached::start_by("lua_locked.c", &FLAGS, |room| {
+        std::process::Command::new(room.path("attached"))
+    });
+    running.attach(&["--interval", "4K"]);
+    for _ in 0..2 {
+        assert_eq!(running.ask("work"), "worked");
+    }
+    assert_has_locks(&running.detach());
+    assert_eq!(running.ask("work"), "worked");
+    running.ends_well();
+}
+
+#[track_caller]
+fn assert_has_locks(profile: &Profile) {
+    let notes = profile.report["notes"].to_string();
+    assert!(notes.contains("has locks of its own"), "{notes}");
+    assert_eq!(bridge::heap(profile, "lua")["allocated_bytes"], 0.0);
+    let malloc = bridge::heap(profile, "malloc")["allocated_bytes"].as_f64();
+    assert!(malloc > Some(1e6), "{malloc:?}");
+}
+
 fn has_library(name: &str) -> bool {
     let folders = [
         "/usr/lib/x86_64-linux-gnu",

@@ -1,6 +1,7 @@
 /* The functions of the interpreter that the bridge calls, all of them public, and the release that it is of. */
 #define _GNU_SOURCE
 #include "lua.h"
+#include "kit/instructions.h"
 #include "kit/symbols.h"
 
 #include <dlfcn.h>
@@ -87,4 +88,22 @@ bool lua_is_there(void)
     void *known;
     memcpy(&known, &lua.get_stack, sizeof known);
     return known != NULL && symbol("lua_getstack") == known;
+}
+
+bool lua_has_locks(void)
+{
+    uintptr_t at, end;
+    void *code;
+    memcpy(&code, &lua.get_stack, sizeof code);
+    if (lua_is_jit || !symbols_extent_of(code, &at, &end))
+        return false;
+    while (at < end) {
+        struct instruction next = instruction_at((const uint8_t *)at, end - at, at);
+        if (next.kind == INSTRUCTION_CALL)
+            return true;
+        if (next.kind == INSTRUCTION_UNKNOWN)
+            return false;
+        at += next.length;
+    }
+    return false;
 }

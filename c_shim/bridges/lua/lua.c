@@ -156,6 +156,12 @@ bool lua_prepare(void)
     return has_functions = lua_find_functions();
 }
 
+static void note(const char *text)
+{
+    uint64_t now = lua_hooks->now_ns();
+    lua_hooks->marker(lua_heap, text, now, now);
+}
+
 static bool register_heap(void)
 {
     uintptr_t start, end;
@@ -173,12 +179,13 @@ static bool register_heap(void)
     lua_heap = lua_hooks->heap_register(&description);
     if (lua_heap == NULL)
         return false;
-    define_types();
-    if (lua_is_jit && !luajit_prepare()) {
-        uint64_t now = lua_hooks->now_ns();
-        lua_hooks->marker(lua_heap, "note: LuaJIT: functions and lines of Lua are not shown: this build does not keep its stack where known ones do",
-                          now, now);
+    if (lua_has_locks()) {
+        note("note: Lua's heap is not sampled: this build has locks of its own (lua_lock), for which the agent could wait forever");
+        return false;
     }
+    define_types();
+    if (lua_is_jit && !luajit_prepare())
+        note("note: LuaJIT: functions and lines of Lua are not shown: this build does not keep its stack where known ones do");
     void *code;
     memcpy(&code, &lua.get_stack, sizeof code);
     if (symbols_code_of(code, &start, &end))

@@ -89,6 +89,10 @@ extern HIDDEN bool lua_is_jit;
 HIDDEN bool lua_find_functions(void);
 /* Whether they still are where they were: their library may have been closed, and opened elsewhere. */
 HIDDEN bool lua_is_there(void);
+/* Whether the interpreter was built with locks of its own (`lua_lock`). It holds one while it allocates, and each function of the
+ * interface takes it: our questions would wait for the thread that asks them. lua_getstack takes it before all else, and calls no
+ * function otherwise. */
+HIDDEN bool lua_has_locks(void);
 
 /* ---- interpreters (lua.c) ---- */
 
