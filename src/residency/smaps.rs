@@ -112,8 +112,11 @@ impl<'a> Reading<'a> {
         let before = std::mem::take(&mut self.before);
         let mut named = number;
         let is_writable = rights.get(1) == Some(&b'w');
-        // Only behind its writable part has a file static data without initial values. A loader shares none of it.
-        let is_above = is_file && is_writable && rights.get(3) == Some(&b'p');
+        // Only behind its writable part has a file static data without initial values. A loader shares none of it. The program may
+        // have protected the end of that part.
+        let is_part_of_above =
+            (before.file).is_some_and(|above| before.end == start && above.name == number);
+        let is_above = is_file && (is_writable || is_part_of_above) && rights.get(3) == Some(&b'p');
         let place = Place { start, offset };
         if is_file && offset == 0 {
             self.image = Some((number, start));
@@ -425,6 +428,32 @@ Anonymous:           100 kB
             assert!(found.contains(&row("/x.so", 4000, behind)), "{found:?}");
             assert!(found.contains(&row("/x.so", 100, behind | code)));
         }
+    }
+
+    /// As MariaDB does with its settings.
+    #[test]
+    fn static_data_may_follow_pages_that_the_program_has_protected() {
+        let (writable, rest) = BEHIND.split_at(BEHIND.find("7f0000008000-").expect("a line"));
+        let lower = writable.replace("-7f0000008000", "-7f0000007000");
+        let upper = (writable.replace("7f0000006000-", "7f0000007000-"))
+            .replace("rw-p 00005000", "r--p 00006000");
+        let half = |text: &str| text.replace(" 8 kB", " 4 kB");
+        let text = half(&lower) + &half(&upper) + rest;
+        let module = crate::static_data::tests::module_with_zeros();
+        let found = behind_a_module(&text, &module);
+        let static_data = ("/x.so".to_owned(), 12, MemoryMapping::BEHIND_FILE);
+        assert!(found.contains(&static_data), "{found:?}");
+        // Only if they belong to the same file.
+        let of_another = text.replace(
+            "00006000 fe:00 123        /x.so",
+            "00006000 fe:00 124        /y.so",
+        );
+        let found = behind_a_module(&of_another, &module);
+        assert!(
+            found
+                .iter()
+                .all(|row| row.2 & MemoryMapping::BEHIND_FILE == 0)
+        );
     }
 
     #[test]
