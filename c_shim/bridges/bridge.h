@@ -54,8 +54,13 @@ struct bridge {
     void (*attach)(void);
     void (*detach)(void);
     /* On the agent's own thread, while the program's threads run and no object is unloaded: code of the object that starts at this
-     * address has run. Not while a thread attaches or detaches. NULL: the bridge joins nothing that is loaded later. */
-    void (*look)(uintptr_t object);
+     * address has run. Not while a thread attaches or detaches. False: the runtime is not ready, ask again later. NULL: the bridge
+     * joins nothing that is loaded later. */
+    bool (*look)(uintptr_t object);
+    /* Whether `look` would join a library of this file name. On a thread of the program that allocates: it reads its own variables
+     * only. The first stack through such a library starts the agent's own thread, which otherwise looks when the ring has filled
+     * up. NULL: no library is worth that. */
+    bool (*awaits)(const char *file);
     /* Under the conditions of `look`: what the allocators count themselves. Returns how many it wrote to `own`. It must come back
      * soon, whatever locks the program holds. NULL: they are not asked. */
     size_t (*count)(struct bridge_own *own, size_t room);

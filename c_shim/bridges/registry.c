@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
+#include <string.h>
 #include <unistd.h>
 
 static const struct bridge *const bridges[] = {
@@ -135,11 +136,26 @@ bool bridges_look(uint64_t object)
 {
     if (!begin_looking())
         return false;
+    bool is_done = true;
     for (size_t i = 0; i < BRIDGES; i++)
         if (bridges[i]->look != NULL && is_wanted(bridges[i], atomic_load(&groups_now)))
-            bridges[i]->look((uintptr_t)object);
+            is_done &= bridges[i]->look((uintptr_t)object);
     end_looking();
-    return true;
+    return is_done;
+}
+
+bool bridges_await(const char *path, size_t length)
+{
+    char file[64];
+    const char *slash = memrchr(path, '/', length);
+    size_t folder = slash == NULL ? 0 : (size_t)(slash - path) + 1;
+    size_t bytes = length - folder < sizeof file ? length - folder : sizeof file - 1;
+    memcpy(file, path + folder, bytes);
+    file[bytes] = 0;
+    for (size_t i = 0; i < BRIDGES; i++)
+        if (bridges[i]->awaits != NULL && is_wanted(bridges[i], atomic_load(&groups_now)) && bridges[i]->awaits(file))
+            return true;
+    return false;
 }
 
 _Static_assert(sizeof(struct bridge_own) == 48 && offsetof(struct bridge_own, bytes) == 8,

@@ -17,6 +17,9 @@ HIDDEN void bridges_detach(void);
 /* On the agent's own thread: code of the object that starts at this address has run. False: ask again later. */
 HIDDEN bool bridges_look(uint64_t object);
 
+/* On a thread of the program: whether a bridge waits for an object with this path to run, so that somebody should look soon. */
+HIDDEN bool bridges_await(const char *path, size_t length);
+
 /* On the agent's own thread: what the allocators of this process count themselves. Returns how many there are of `own`. */
 struct bridge_own;
 HIDDEN size_t bridges_count(struct bridge_own *own, size_t room);

@@ -59,6 +59,8 @@ pub struct Recording {
     main_exited: AtomicU32,
     /// The requested work on the files, and in the upper bits the generation of the request; 0 for none.
     asked: AtomicU64,
+    /// See [`Self::await_module`].
+    awaited_module: AtomicU64,
     /// The last ticket that a thread waiting for such work has taken.
     pub(crate) tickets: AtomicU32,
     /// The last ticket whose work is done.

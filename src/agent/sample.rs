@@ -205,9 +205,9 @@ impl Agent {
         due.thread.set_last_sample(id);
         let walk = if is_as_walked { captured.walk } else { 0 };
         area.note_written(captured, shared, walk, key, due.thread.last_sample());
-        if recording.drain_state() == DrainState::None
-            && (self.config().is_attended() || recording.is_asked())
-        {
+        let is_wanted_early = recording.drain_state() == DrainState::None
+            && (self.config().is_attended() || recording.is_asked());
+        if is_wanted_early || recording.is_module_awaited() {
             self.publisher
                 .set_drain_to_work(recording, captured.may_hold_loader_locks);
         }

@@ -40,6 +40,8 @@ pub struct Hooks {
     /// A stack has run through a module that starts at this address for the first time. On the drain thread. False: call again
     /// later.
     pub on_module: fn(u64) -> bool,
+    /// Whether a bridge waits for a module with this path, so that [`Self::on_module`] should be called soon. On the program's thread.
+    pub awaits_module: fn(&[u8]) -> bool,
     /// The mapping with this index that was made before the first recording, or by the process that this one was forked from.
     pub kept_mapping: fn(usize) -> Option<KeptMapping>,
     /// What allocators of the process count themselves, as readings of their heaps. On the drain thread.
@@ -65,6 +67,7 @@ impl Hooks {
         on_sampled: |_, _, _| {},
         on_heap_freed: |_| {},
         on_module: |_| true,
+        awaits_module: |_| false,
         kept_mapping: |_| None,
         own_counts: |_| {},
         not_joined: |_, _| 0,

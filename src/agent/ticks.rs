@@ -268,7 +268,8 @@ impl Agent {
 
     /// Whether the drain thread is needed and does not exist. Samples would start it, but there may be none.
     pub(crate) fn wants_drain(&self, recording: &Recording) -> bool {
-        let is_wanted_early = self.config().is_attended() || recording.is_asked();
+        let is_wanted_early =
+            self.config().is_attended() || recording.is_asked() || recording.is_module_awaited();
         recording.drain_state() == DrainState::None && (is_wanted_early || recording.has_work())
     }
 

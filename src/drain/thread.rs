@@ -104,6 +104,8 @@ struct Drain {
     /// Number of modules that allocators and runtimes were looked for in, and the one that is to be looked at again.
     examined: u32,
     postponed: Option<u64>,
+    /// How long to wait before that, in milliseconds.
+    look_again_ms: u32,
 }
 
 impl Drain {
@@ -157,6 +159,7 @@ impl Drain {
             lost: [(0, 0); allocsample_record::LOST_REASONS],
             examined: 0,
             postponed: None,
+            look_again_ms: 0,
         })
     }
 
@@ -233,6 +236,7 @@ impl Drain {
                 self.keeper.as_ref().and_then(Keeper::patience_ms),
                 self.rotation.patience_ms(clock::monotonic_ns()),
                 Some(self.residency.patience_ms()),
+                self.postponed.map(|_| self.look_again_ms),
             ];
             patience.into_iter().flatten().min()
         };
@@ -269,13 +273,20 @@ impl Drain {
             return;
         }
         loop {
-            let next =
-                (self.postponed.take()).or_else(|| agent.modules().met_after(&mut self.examined));
+            let next = (self.recording.take_awaited_module())
+                .or_else(|| self.postponed.take())
+                .or_else(|| agent.modules().met_after(&mut self.examined));
             let Some(start) = next else { return };
             if !agent.on_module(start) {
-                self.postponed = Some(start);
+                // A runtime that starts is ready soon; one that the program only has a library of never is.
+                self.look_again_ms = (2 * self.look_again_ms).clamp(5, 1000);
+                match self.postponed {
+                    Some(_) => self.recording.await_module(start),
+                    None => self.postponed = Some(start),
+                }
                 return;
             }
+            self.look_again_ms = 0;
         }
     }
 

@@ -24,6 +24,7 @@ unsafe extern "C" {
     fn shim_forget_failed_lookups();
     fn bridges_join(groups: u32);
     fn bridges_look(module: u64) -> bool;
+    fn bridges_await(path: *const u8, length: usize) -> bool;
     fn bridges_count(own: *mut Own, room: usize) -> usize;
     fn bridges_have_scanning_collector() -> bool;
     fn bridges_declined(index: usize, found: *mut Declined) -> bool;
@@ -200,6 +201,7 @@ pub(crate) fn switch_on(config: Config, unknown_setting: Option<UnknownSetting>)
             on_sampled,
             on_heap_freed,
             on_module,
+            awaits_module,
             kept_mapping,
             own_counts,
             not_joined,
@@ -441,6 +443,11 @@ fn not_joined(index: usize, detail: &mut [u8]) -> usize {
 fn on_module(start: u64) -> bool {
     // SAFETY: on the drain thread; the module was relocated before a stack could run through it.
     unsafe { bridges_look(start) }
+}
+
+fn awaits_module(path: &[u8]) -> bool {
+    // SAFETY: it reads the path, and nothing after it.
+    unsafe { bridges_await(path.as_ptr(), path.len()) }
 }
 
 fn kept_mapping(index: usize) -> Option<KeptMapping> {

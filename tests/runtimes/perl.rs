@@ -245,7 +245,7 @@ fn a_program_can_be_profiled_without_the_bridge() {
 }
 
 /// The library that Debian's package has beside the program.
-fn libperl() -> Option<String> {
+pub(crate) fn libperl() -> Option<String> {
     let perl = perl()?;
     let code = "my ($v) = $^V =~ /^v(5[.]\\d+)/; print glob \"/usr/lib/*/libperl.so.$v\"";
     let output = Command::new(perl)
@@ -272,8 +272,11 @@ fn a_library_that_is_loaded_late_is_joined_and_only_what_it_runs_has_its_frames(
     let profile = outcome.profile();
     let known = 40_000.0 * 3002.0;
     let bytes = profile.site("main::made").allocated_bytes;
-    // Those of before a quarter of the ring was full are not named.
-    assert!(bytes > 0.3 * known && bytes < known, "{bytes} of {known}");
+    // Those of before the library was met in a stack are not named.
+    assert!(
+        bytes > 0.3 * known && bytes < 1.05 * known,
+        "{bytes} of {known}"
+    );
     bridge::assert_stack(&profile, &["main", "(main)", "main::made"]);
     let site = profile.site("main");
     let deviation = (site.allocated_bytes - 2000.0 * 5000.0) / site.allocated_bytes_stderr;

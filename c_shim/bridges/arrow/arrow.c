@@ -135,10 +135,11 @@ static void visit(void *argument, const struct object_file *file)
     enter(pool);
 }
 
-static void look(uintptr_t object)
+static bool look(uintptr_t object)
 {
     bool is_sure = true;
     objects_each(object, visit, &is_sure);
+    return true;
 }
 
 static void join(void)

@@ -449,10 +449,11 @@ static void detach(void)
 }
 
 /* A library of D that was opened after the attach. */
-static void look(uintptr_t object)
+static bool look(uintptr_t object)
 {
     if (is_late && heap_now() != NULL)
         d_druntime_enter(calls, CALLS, object);
+    return true;
 }
 
 const struct bridge bridge_d = {

@@ -293,11 +293,11 @@ static void join_on_thread(const struct jemalloc_found *found)
     run_on_thread(join_found_now);
 }
 
-static void look(uintptr_t object)
+static bool look(uintptr_t object)
 {
-    if (!has_begun_with_program)
-        return;
-    jemalloc_search(object, is_known, join_on_thread);
+    if (has_begun_with_program)
+        jemalloc_search(object, is_known, join_on_thread);
+    return true;
 }
 
 /* ---- what it counts itself ---- */

@@ -135,22 +135,33 @@ static void enter_late(void)
         atomic_store(&is_unknown, true);
 }
 
-static void visit(void *argument, const struct object_file *file)
+static bool is_library(const char *file)
 {
     static const char library[] = "libperl.so";
+    return strncmp(file, library, strlen(library)) == 0;
+}
+
+static bool awaits(const char *file)
+{
+    return joined == NULL && !atomic_load(&is_unknown) && is_library(file);
+}
+
+static void visit(void *argument, const struct object_file *file)
+{
     const char *slash = strrchr(file->path, '/');
-    if (strncmp(slash == NULL ? file->path : slash + 1, library, strlen(library)) == 0)
+    if (is_library(slash == NULL ? file->path : slash + 1))
         *(bool *)argument = true;
 }
 
 /* By its name in the list of mappings: an object that a stack has met may be gone, so nothing of it is read. Only where it is does
  * anybody wait for the loader. */
-static void look(uintptr_t object)
+static bool look(uintptr_t object)
 {
     bool is_perl = false;
     objects_each(object, visit, &is_perl);
     if (is_perl)
         enter_late();
+    return true;
 }
 
 static void attach(void)
@@ -188,6 +199,7 @@ const struct bridge bridge_perl = {
     .attach = attach,
     .detach = detach,
     .look = look,
+    .awaits = awaits,
     .after_dlclose = after_dlclose,
     .after_fork_in_child = perl_frames_after_fork_in_child,
 };

@@ -118,22 +118,32 @@ static void enter_late(uintptr_t object)
 }
 
 /* By its name in the list of mappings: an object that a stack has met may be gone, so nothing of it is read before. */
+static bool is_library(const char *file)
+{
+    return strcmp(file, "libR.so") == 0;
+}
+
+static bool awaits(const char *file)
+{
+    return joined == NULL && !atomic_load(&is_unknown) && is_library(file);
+}
+
 static void visit(void *argument, const struct object_file *file)
 {
-    static const char library[] = "libR.so";
     const char *slash = strrchr(file->path, '/');
-    if (strcmp(slash == NULL ? file->path : slash + 1, library) == 0)
+    if (is_library(slash == NULL ? file->path : slash + 1))
         *(uintptr_t *)argument = file->start;
 }
 
-static void look(uintptr_t object)
+static bool look(uintptr_t object)
 {
     uintptr_t library = 0;
     if (joined != NULL)
-        return;
+        return true;
     objects_each(object, visit, &library);
     if (library != 0 && objects_is_loaded(library))
         enter_late(library);
+    return true;
 }
 
 static void attach(void)
@@ -174,6 +184,7 @@ const struct bridge bridge_r = {
     .attach = attach,
     .detach = detach,
     .look = look,
+    .awaits = awaits,
     .after_dlclose = after_dlclose,
     .after_fork_in_child = r_frames_after_fork_in_child,
 };

@@ -163,11 +163,17 @@ static void enter_late(const struct search *search)
         atomic_store(&is_unknown, true);
 }
 
-static void look(uintptr_t object)
+static bool look(uintptr_t object)
 {
     struct search search = {0};
     if (joined == NULL && !atomic_load(&is_unknown) && find_library(object, &search))
         enter_late(&search);
+    return true;
+}
+
+static bool awaits(const char *file)
+{
+    return joined == NULL && !atomic_load(&is_unknown) && is_named_tcl(file);
 }
 
 static void attach(void)
@@ -217,6 +223,7 @@ const struct bridge bridge_tcl = {
     .attach = attach,
     .detach = detach,
     .look = look,
+    .awaits = awaits,
     .after_dlclose = after_dlclose,
     .after_fork_in_child = after_fork_in_child,
 };

@@ -12,6 +12,7 @@ use allocsample_record::{Note, SampleFlags};
 use crate::accounting::thread::ShimThread;
 use crate::config::{Config, Unwind};
 use crate::hooks::Heap;
+use crate::os;
 use crate::os::scratch::Pool;
 use crate::os::signals::Held;
 use crate::path::Path;
@@ -380,6 +381,8 @@ impl Capture {
                 recording.push(&record);
                 if joins_embedded {
                     recording.nudge_drain();
+                } else if !os::is_filtered() && (self.setup.hooks().awaits_module)(record.path) {
+                    recording.await_module(record.start);
                 }
             }
         });

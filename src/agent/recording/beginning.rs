@@ -312,6 +312,7 @@ impl Recording {
             request: AtomicU32::new(DrainRequest::Work as u32),
             main_exited: AtomicU32::new(0),
             asked: AtomicU64::new(0),
+            awaited_module: AtomicU64::new(0),
             tickets: AtomicU32::new(0),
             tickets_done: AtomicU32::new(0),
             noted_bridges: AtomicUsize::new(0),

@@ -166,6 +166,23 @@ impl Recording {
         }
     }
 
+    /// A stack has run through a module that a bridge waits for, which starts at this address: the drain thread should look at it
+    /// before all others. Of several the last one is kept; the others have their turn later.
+    pub fn await_module(&self, start: u64) {
+        self.awaited_module.store(start, Ordering::Relaxed);
+    }
+
+    /// Whether there is such a module that the drain thread has not looked at.
+    pub(crate) fn is_module_awaited(&self) -> bool {
+        self.awaited_module.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes that module. Only the drain thread calls this.
+    pub fn take_awaited_module(&self) -> Option<u64> {
+        let start = self.awaited_module.swap(0, Ordering::Relaxed);
+        (start != 0).then_some(start)
+    }
+
     /// Whether the drain thread runs.
     pub fn drain_state(&self) -> DrainState {
         DrainState::from_number(self.state.load(Ordering::Acquire))
