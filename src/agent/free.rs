@@ -181,7 +181,9 @@ impl Agent {
         recording: &Recording,
     ) {
         let walked = self.heaps.walked_in_free(thread);
-        let captured = self.capture.call(thread, caller, walked, area, recording);
+        let mut captured = self.capture.call(thread, caller, walked, area, recording);
+        let others = self.heaps.others_in_free(walked);
+        (self.capture).add_frames_of_others(thread, others, area, &mut captured);
         if captured.depth == 0 {
             return;
         }

@@ -228,6 +228,8 @@ impl Agent {
         self.announce_in(thread, recording);
         let walked = self.heaps.walked_in_malloc(thread);
         let mut captured = (self.capture).call(thread, caller, walked, area, recording);
+        let others = self.heaps.others_in_malloc(walked);
+        (self.capture).add_frames_of_others(thread, others, area, &mut captured);
         if walked.is_none() {
             // The entry, and the way from it to here.
             self.capture.strip_own(area, &mut captured);

@@ -113,6 +113,10 @@ impl Agent {
                 .capture
                 .call(due.thread, due.caller, due.walked, area, recording),
         };
+        if due.stack.is_none() {
+            let others = self.heaps.others_in_malloc(due.walked);
+            (self.capture).add_frames_of_others(due.thread, others, area, &mut captured);
+        }
         if due.has_own_frame && due.walked.is_none() {
             self.capture.strip_own(area, &mut captured);
         }

@@ -258,6 +258,8 @@ impl Agent {
         if let Some(heap) = self.heaps.walked_in_ticks(thread) {
             self.capture
                 .add_vm_frames(thread, heap, area, &mut captured);
+            let others = self.heaps.others_in_ticks(Some(heap));
+            (self.capture).add_frames_of_others(thread, others, area, &mut captured);
         }
         self.publish_tick(thread, cpu_ns, area, recording, &captured);
         if may_start_drain {

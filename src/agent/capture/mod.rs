@@ -7,7 +7,7 @@ mod work_area;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use allocsample_record::{Note, SampleFlags};
+use allocsample_record::{Note, SampleFlags, VmFrame};
 
 use crate::accounting::thread::ShimThread;
 use crate::config::{Config, Unwind};
@@ -254,7 +254,35 @@ impl Capture {
         (captured.depth > 0).then_some(captured)
     }
 
-    /// Asks the machine for its frames and puts them where they belong. They are in `merged` then.
+    /// Adds the frames of other machines whose native code is on the stack: Perl's beside Python's in a function of PostgreSQL.
+    /// Whoever is asked runs on this thread, in a call that the one before may be in.
+    pub fn add_frames_of_others<'a>(
+        &self,
+        thread: &ShimThread,
+        others: impl Iterator<Item = &'a Heap>,
+        area: &mut WorkArea,
+        captured: &mut Captured,
+    ) {
+        if !captured.is_merged {
+            return;
+        }
+        for heap in others {
+            let (from, to) = (&area.merged, &mut area.full_frames);
+            let found = from.get(..captured.depth).unwrap_or(&[]);
+            let is_its_code = |&frame: &u64| {
+                VmFrame::decode(frame).is_none() && heap.is_interpreter(frame.wrapping_sub(1))
+            };
+            if found.iter().any(is_its_code)
+                && let Some(to) = to.get_mut(..found.len())
+            {
+                to.copy_from_slice(found);
+                self.add_vm_frames(thread, heap, area, captured);
+            }
+        }
+    }
+
+    /// Asks the machine for its frames and puts them where they belong. They are in `merged` then. Those of other machines are
+    /// kept, in `full_frames`, if some were added.
     pub fn add_vm_frames(
         &self,
         thread: &ShimThread,
@@ -264,6 +292,7 @@ impl Capture {
     ) {
         let WorkArea {
             frames,
+            full_frames,
             vm_frames,
             merged,
             pages,
@@ -271,8 +300,12 @@ impl Capture {
         } = area;
         let depth = self.setup.config().max_depth;
         let vm_frames = vm_frames.get_mut(..depth).unwrap_or(&mut []);
-        let native = frames.get(..captured.depth).unwrap_or(&[]);
-        let is_outside = |pc| self.modules.find(pc).is_none();
+        let found = match captured.is_merged {
+            true => full_frames,
+            false => frames,
+        };
+        let native = found.get(..captured.depth).unwrap_or(&[]);
+        let is_outside = |pc| VmFrame::decode(pc).is_none() && self.modules.find(pc).is_none();
         let end_in_modules = match heap.native_code {
             NativeCode::WholeAndOutsideModules => {
                 native.iter().position(|pc| is_outside(pc.wrapping_sub(1)))

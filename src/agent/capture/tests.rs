@@ -120,6 +120,42 @@ fn a_machines_frames_take_the_place_of_its_loop() {
 }
 
 #[test]
+fn machines_whose_code_is_on_the_stack_add_their_frames_to_those_of_the_first() {
+    let trial = Trial::begin(agent!(), &[("INTERVAL", "1"), ("MAX_DEPTH", "8")]);
+    let (capture, thread) = (&trial.agent.capture, trial.thread());
+    let at = |functions: &[u32], code, range: u64| {
+        let description = described(Some(machine(functions)), code);
+        let heap = trial.agent.register_heap(&description).unwrap();
+        assert!(heap.add_interpreter_range(range, range + 16));
+        heap
+    };
+    let first = at(&[1, 2], NativeCode::Loop, LOOP);
+    let whole = at(&[3], NativeCode::Whole, LOOP + 100);
+    let elsewhere = at(&[4], NativeCode::Loop, LOOP + 200);
+    // A function of the first calls one of the second, whose library has two native frames.
+    let native = in_module();
+    let stack = [LOOP + 104, LOOP + 108, native, LOOP + 4, native, LOOP + 8];
+    let frames = capture.in_area_once(|area: &mut WorkArea| {
+        area.frames[..stack.len()].copy_from_slice(&stack);
+        let mut captured = Captured {
+            depth: stack.len(),
+            ..Captured::default()
+        };
+        let others = || [whole, elsewhere].into_iter();
+        capture.add_frames_of_others(thread, others(), area, &mut captured);
+        // Of a stack that no machine is asked for.
+        assert!(!captured.is_merged);
+        capture.add_vm_frames(thread, first, area, &mut captured);
+        capture.add_frames_of_others(thread, others(), area, &mut captured);
+        assert_eq!(captured.flags, WHOLE);
+        area.captured(&captured).to_vec()
+    });
+    let of = |heap: &Heap, function| vm(heap.id(), function);
+    let expected = [of(whole, 3), native, of(first, 1), native, of(first, 2)];
+    assert_eq!(frames.unwrap(), expected);
+}
+
+#[test]
 fn a_machine_with_more_frames_than_room_is_truncated() {
     let trial = Trial::begin(agent!(), &[("INTERVAL", "1"), ("MAX_DEPTH", "3")]);
     let (capture, thread) = (&trial.agent.capture, trial.thread());

@@ -75,6 +75,7 @@ pub struct Heap {
     pub(crate) kind: HeapKind,
     is_walked_in_malloc: bool,
     is_walked_in_free: bool,
+    is_walked_everywhere: bool,
     is_walked_in_ticks: bool,
     pub(crate) loop_has_thunks: bool,
     pub(crate) is_walk_whole: bool,
@@ -298,6 +299,38 @@ impl Heaps {
             .filter(|heap| heap.is_walked_in_ticks || thread.shadow_stack() != 0)
     }
 
+    /// Those that add to the stack of a malloc beside the one that was `walked`: a process may run several languages.
+    pub(crate) fn others_in_malloc(
+        &self,
+        walked: Option<&Heap>,
+    ) -> impl Iterator<Item = &'static Heap> {
+        let walked = walked.map(Heap::id);
+        self.all().filter(move |heap| {
+            walked.is_some_and(|walked| heap.id != walked)
+                && heap.is_walked_everywhere
+                && heap.is_walked_in_malloc
+                && !heap.is_gone()
+        })
+    }
+
+    /// The same for the stack of a free.
+    pub(crate) fn others_in_free(
+        &self,
+        walked: Option<&Heap>,
+    ) -> impl Iterator<Item = &'static Heap> {
+        self.others_in_malloc(walked)
+            .filter(|heap| heap.is_walked_in_free)
+    }
+
+    /// The same for the stack of a tick.
+    pub(crate) fn others_in_ticks(
+        &self,
+        walked: Option<&Heap>,
+    ) -> impl Iterator<Item = &'static Heap> {
+        self.others_in_malloc(walked)
+            .filter(|heap| heap.is_walked_in_ticks)
+    }
+
     fn machine_of(&self, thread: &ShimThread) -> Option<&'static Heap> {
         // A collector that has no language of its own leaves the thread to the machine that is built on it.
         let is_machine = |heap: &&Heap| heap.is_walked_in_malloc || heap.has_frames(thread);
@@ -355,6 +388,7 @@ impl Agent {
             kind: description.kind,
             is_walked_in_malloc: description.is_walked_in_malloc,
             is_walked_in_free: description.is_walked_in_free,
+            is_walked_everywhere: description.is_walked_everywhere,
             is_walked_in_ticks: description.is_walked_in_ticks,
             is_freed_by_malloc: description.is_freed_by_malloc,
             ends_by_id: description.ends_by_id

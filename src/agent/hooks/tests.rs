@@ -778,6 +778,15 @@ fn the_machine_of_a_thread_is_the_one_whose_nursery_it_has() {
     assert_eq!(id(heaps.walked_in_free(other)), Some(2));
     assert_eq!(id(heaps.walked_in_ticks(other)), None);
     assert_eq!(id(heaps.walked_in_malloc(machine.thread)), Some(1));
+    let ids = |heaps: &mut dyn Iterator<Item = &'static Heap>| -> Vec<u16> {
+        heaps.map(|heap| heap.id().0).collect()
+    };
+    assert_eq!(ids(&mut heaps.others_in_malloc(Some(everywhere))), [3]);
+    assert_eq!(ids(&mut heaps.others_in_malloc(Some(machine.heap))), [2, 3]);
+    assert_eq!(ids(&mut heaps.others_in_free(Some(later))), [2]);
+    assert_eq!(ids(&mut heaps.others_in_ticks(Some(later))), [0; 0]);
+    // A thread that nobody is asked about.
+    assert_eq!(ids(&mut heaps.others_in_malloc(None)), [0; 0]);
     let of_no_language = described(HeapKind::Collected);
     let collector = machine.trial.agent.register_heap(&of_no_language).unwrap();
     other.set_vm_heap(u32::from(collector.id().0));

@@ -110,6 +110,8 @@ impl Agent {
                 if let Some(machine) = self.heaps.walked_in_ticks(thread) {
                     self.capture
                         .add_vm_frames(thread, machine, area, &mut captured);
+                    let others = self.heaps.others_in_ticks(Some(machine));
+                    (self.capture).add_frames_of_others(thread, others, area, &mut captured);
                 }
                 let frames = area.captured(&captured);
                 let Captured { flags, .. } = captured;
