@@ -20,6 +20,7 @@ mod jvm_stacks;
 mod jvm_start;
 mod jvm_types;
 mod jvm_versions;
+mod languages;
 mod libgc;
 mod lua;
 mod luajit;

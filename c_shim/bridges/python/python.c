@@ -1,15 +1,18 @@
 /* Joins a process that is CPython: its small objects as a heap of the hook ABI (objects.c), its frames in all stacks
- * (frames.c), its collections (gc.c). Before `main`, or at an attach. */
+ * (frames.c), its collections (gc.c). Before `main`, at an attach, or where a program loads the library late, as a plugin of
+ * PostgreSQL or Apache does. */
 #define _GNU_SOURCE
 #include "bridge.h"
 #include "python.h"
 #include "deaths.h"
 #include "layout.h"
+#include "kit/objects.h"
 #include "kit/parts.h"
 #include "kit/resume.h"
 #include "kit/symbols.h"
 
 #include <dlfcn.h>
+#include <string.h>
 
 static const allocsample_hooks *hooks;
 static allocsample_heap *heap;
@@ -130,6 +133,49 @@ static void join(void)
         python_objects_wrap(&symbols);
 }
 
+/* ---- a library that was not there at the start ---- */
+
+static bool is_library(const char *file)
+{
+    static const char library[] = "libpython3.";
+    return strncmp(file, library, strlen(library)) == 0;
+}
+
+static bool awaits(const char *file)
+{
+    return heap == NULL && is_library(file);
+}
+
+/* By its name in the list of mappings: an object that a stack has met may be gone, so nothing of it is read before. */
+static void visit(void *argument, const struct object_file *file)
+{
+    const char *slash = strrchr(file->path, '/');
+    if (is_library(slash == NULL ? file->path : slash + 1))
+        *(bool *)argument = true;
+}
+
+/* While the interpreter starts, it replaces its allocators and puts them back. The look-ups in the program's global scope keep the
+ * library loaded from here on, so that a walk finds its functions. */
+static bool look(uintptr_t object)
+{
+    bool is_python = false;
+    int (*is_initialized)(void);
+    if (heap != NULL)
+        return true;
+    objects_each(object, visit, &is_python);
+    if (!is_python)
+        return true;
+    FIND(is_initialized, "Py_IsInitialized");
+    if (is_initialized == NULL)
+        return true;
+    if (is_initialized() == 0)
+        return false;
+    join();
+    return true;
+}
+
+/* ---- attach ---- */
+
 static void attach(void)
 {
     if (heap == NULL && (!find_interpreter() || !make_heap()))
@@ -161,5 +207,7 @@ const struct bridge bridge_python = {
     .join = join,
     .attach = attach,
     .detach = detach,
+    .look = look,
+    .awaits = awaits,
     .after_fork_in_child = python_frames_after_fork_in_child,
 };
