@@ -104,6 +104,19 @@ fn a_python_that_is_loaded_late_is_joined_at_its_first_stack_in_every_version() 
     }
 }
 
+/// As in WeeChat, and in Apache with mod_wsgi.
+#[test]
+fn a_sub_interpreter_has_its_functions_from_3_11_on() {
+    let program = Program::compiled_with("languages_embedded.c", &["-ldl"]);
+    for library in libraries().into_iter().filter(|it| it.minor >= 11) {
+        let run = (program.run()).args(&[&library.path, IN_PYTHON, "in a sub-interpreter"]);
+        let outcome = recorded(run.env("PYTHONHOME", &library.home));
+        let profile = outcome.profile();
+        assert_most_is_named(&profile, "made");
+        assert_calls(&profile, &["main", "<module>", "work", "made"]);
+    }
+}
+
 /// As in PostgreSQL with functions in both languages, and in vim.
 #[test]
 fn every_language_of_a_process_has_its_functions_in_a_stack_that_runs_through_both() {

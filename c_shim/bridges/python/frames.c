@@ -247,13 +247,26 @@ static enum code describe(struct walk *walk, bool has_tables, const struct pytho
 
 static bool stands_trial(uintptr_t thread);
 
+/* The state of the calling thread. Before 3.12 the interpreter tells only the first one that the thread had, and one of a
+ * sub-interpreter is another: that is the one with the lock, if the loop that it was entered for last is on this thread's stack. */
+static uintptr_t own_state(void)
+{
+    uintptr_t first = (uintptr_t)python.thread_state(), loop, start, end;
+    uintptr_t running = python.running_state == NULL ? 0 : (uintptr_t)python.running_state();
+    if (running == 0 || running == first || layout->frame_in_cframe < 0 ||
+        !foreign_copy(running + layout->frame_in_thread, &loop, sizeof loop))
+        return first;
+    shim_services.own_stack(&start, &end);
+    return loop >= start && loop < end ? running : first;
+}
+
 bool python_frames_are_importing(void)
 {
     static const char importer[] = "<frozen importlib";
     struct walk walk;
     struct python_frame frame;
     uint8_t code[PYTHON_CODE_BYTES];
-    uintptr_t thread = (uintptr_t)python.thread_state();
+    uintptr_t thread = own_state();
     if (thread == 0 || !stands_trial(thread))
         return false;
     begin(&walk, NULL, thread);
@@ -352,7 +365,7 @@ size_t python_frames_walk(void *user, allocsample_frame *frames, size_t capacity
 {
     (void)user;
     struct walk walk;
-    uintptr_t thread = (uintptr_t)python.thread_state();
+    uintptr_t thread = own_state();
     if (thread == 0 || !stands_trial(thread))
         return 0;
     /* Without it functions that nobody has met yet have no names. Threads allocate side by side without the interpreter's lock, and

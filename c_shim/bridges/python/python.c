@@ -47,6 +47,7 @@ static bool find_interpreter(void)
     FIND(symbols.get_allocator, "PyMem_GetAllocator");
     FIND(symbols.version, "Py_GetVersion");
     FIND(symbols.thread_state, "PyGILState_GetThisThreadState");
+    FIND(symbols.running_state, "_PyThreadState_UncheckedGet");
     FIND(symbols.line_of, "PyCode_Addr2Line");
     symbols.code_type = symbol("PyCode_Type");
     symbols.str_type = symbol("PyUnicode_Type");

@@ -22,6 +22,7 @@ struct python_symbols {
     void (*set_allocator)(int domain, struct python_allocator *);
     const char *(*version)(void);
     void *(*thread_state)(void); /* PyGILState_GetThisThreadState: NULL before and after the interpreter's life */
+    void *(*running_state)(void); /* _PyThreadState_UncheckedGet: that of the thread with the lock, any thread's; or NULL */
     int (*line_of)(void *code, int offset); /* PyCode_Addr2Line */
     const void *code_type, *str_type;
     const void *eval_loop; /* _PyEval_EvalFrameDefault */
