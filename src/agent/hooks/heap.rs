@@ -429,7 +429,7 @@ impl Agent {
         if description.scans_stacks {
             self.stay_on_threads_stacks();
         }
-        // The first one is the program's own language: others are libraries that it has loaded.
+        // The first one is asked about every stack: it is the program's own language. Others are asked where their code is found.
         if description.is_walked_everywhere && self.heaps.walked_everywhere().is_none() {
             // Release: pairs with `walked_everywhere`.
             let number = u32::from(heap.id.0);
