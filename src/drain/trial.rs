@@ -90,6 +90,15 @@ fn start_drain(agent: &'static Agent, recording: &'static Recording) {
 impl Trial {
     /// Begins a recording with these settings, named without `ALLOCSAMPLE_`.
     pub(crate) fn begin(agent: &'static Agent, settings: &[(&str, &str)]) -> Self {
+        Self::begin_with(agent, settings, Hooks::NONE)
+    }
+
+    /// The same with functions of the library around the agent.
+    pub(crate) fn begin_with(
+        agent: &'static Agent,
+        settings: &[(&str, &str)],
+        hooks: Hooks,
+    ) -> Self {
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         recording::forget();
         let directory = Directory::new();
@@ -105,7 +114,7 @@ impl Trial {
         let config = Config::read(lookup, b"/").unwrap();
         agent.switch_on(Box::leak(Box::new(Start {
             config,
-            hooks: Hooks::NONE,
+            hooks,
             program: b"app",
             next_allocator: b"libc.so.6",
             malloc_elsewhere: None,

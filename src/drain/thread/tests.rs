@@ -1,5 +1,8 @@
 mod on_disk;
 
+use std::sync::atomic::AtomicU64;
+
+use allocsample_agent::Hooks;
 use allocsample_agent::process_control::Order;
 use allocsample_record::{
     CodeChange, CodeRecord, CounterRecord, Event, Fate, FateRecord, FileFreeStackRecord,
@@ -462,6 +465,31 @@ fn the_thread_drains_a_ring_of_which_a_quarter_is_used() {
     }
     assert!(trial.recording.ring.tail() > 0);
     assert!(trial.recording.ask_drain(DrainRequest::Finish, 10_000));
+}
+
+#[test]
+fn an_awaited_module_is_looked_at_until_its_runtime_is_ready() {
+    static LOOKS: AtomicU64 = AtomicU64::new(0);
+    const MODULE: u64 = 0x7000;
+    let hooks = Hooks {
+        on_module: |start| start != MODULE || LOOKS.fetch_add(1, Ordering::Relaxed) == 3,
+        ..Hooks::NONE
+    };
+    let trial = Trial::begin_with(agent!(), &[], hooks);
+    trial.start();
+    trial.recording.wait_for_drain_start();
+    trial.recording.await_module(MODULE);
+    trial.recording.wake_drain();
+    // Nobody wakes it for the second look and later ones. At most ten seconds.
+    for _ in 0..10_000 {
+        if LOOKS.load(Ordering::Relaxed) == 4 {
+            break;
+        }
+        clock::sleep_ms(1);
+    }
+    assert_eq!(trial.recording.take_awaited_module(), None);
+    assert!(trial.recording.ask_drain(DrainRequest::Finish, 10_000));
+    assert_eq!(LOOKS.load(Ordering::Relaxed), 4);
 }
 
 #[test]
