@@ -25,7 +25,11 @@ const ALL_SAMPLED: f64 = 3.0;
 
 pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
     let live = units::bytes(finding.live.value());
-    let rate_now = rate(finding.present_per_s);
+    // Of what came in a burst nothing grows now.
+    let pace = match finding.present_per_s_95.1 <= 0.0 {
+        true => format!("{} on average", rate(finding.growth_per_s)),
+        false => rate(finding.present_per_s),
+    };
     let seen = units::duration(told.observed_s);
     let percent = |share: f64| format!("{:.*} %", usize::from(share < 0.1), 100.0 * share);
     let usual = finding.usual_age_s.map(units::duration).unwrap_or_default();
@@ -35,23 +39,23 @@ pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
     };
     match (finding.verdict, finding.reason) {
         (Verdict::Leak, _) => format!(
-            "{} of the bytes allocated here were never freed; 90 % of the freed blocks lived for at most {usual}. {live} so far, growing by {rate_now}{since}. Only the program knows whether it keeps them on purpose.",
+            "{} of the bytes allocated here were never freed; 90 % of the freed blocks lived for at most {usual}. {live} so far, growing by {pace}{since}. Only the program knows whether it keeps them on purpose.",
             percent(finding.never_freed)
         ),
         (Verdict::PossibleLeak, Reason::CourseUnknown) => format!(
-            "{} of the bytes allocated here were not freed; 90 % of the freed blocks lived for at most {usual}. {live} so far, growing by {rate_now}{since}. {} samples are too few to show whether growth is slowing.",
+            "{} of the bytes allocated here were not freed; 90 % of the freed blocks lived for at most {usual}. {live} so far, growing by {pace}{since}. {} samples are too few to show whether growth is slowing.",
             percent(finding.never_freed),
             told.kept
         ),
         (Verdict::PossibleLeak, Reason::Together) => format!(
-            "Too few samples for a verdict of its own ({}), but the memory allocated below one of its callers grows and is not freed: {live} here, growing by {rate_now}.",
+            "Too few samples for a verdict of its own ({}), but the memory allocated below one of its callers grows and is not freed: {live} here, growing by {pace}.",
             finding.live.samples()
         ),
         (Verdict::PossibleLeak, Reason::BeganLate) => format!(
-            "Grows by {rate_now}{since}, and blocks older than usual ({usual}) are not freed: {live} so far. This is a leak, or a backlog that may still drain."
+            "Grows by {pace}{since}, and blocks older than usual ({usual}) are not freed: {live} so far. This is a leak, or a backlog that may still drain."
         ),
         (Verdict::PossibleLeak, _) => format!(
-            "{} allocated here was freed in {seen}: {live} so far, growing by {rate_now}{since}. This is a leak, or a cache or table that keeps its entries longer than that.",
+            "{} allocated here was freed in {seen}: {live} so far, growing by {pace}{since}. This is a leak, or a cache or table that keeps its entries longer than that.",
             // The list that keeps the blocks may be among them: its old copy is freed whenever it grows.
             if finding.freed_by.is_empty() {
                 "Nothing"
@@ -60,27 +64,28 @@ pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
             },
         ),
         (Verdict::Growing, Reason::FreedAtEnd) => format!(
-            "Grows by {rate_now} while the program runs, and is freed only when it ends{}.",
+            "Grows by {pace} while the program runs, and is freed only when it ends{}.",
             match finding.freed_by.first() {
                 Some((thread, _)) => format!(", by {thread}"),
                 None => String::new(),
             }
         ),
         (Verdict::Growing, Reason::Slowing) => format!(
-            "Growth is slowing: {rate_now} now, {} on average. {live} so far.",
+            "Growth is slowing: {} now, {} on average. {live} so far.",
+            rate(finding.present_per_s),
             rate(finding.growth_per_s)
         ),
         (Verdict::Growing, _) => format!(
-            "Grows by {rate_now}, but old blocks are freed too: {live} so far. The load may have grown, or a cache is filling."
+            "Grows by {pace}, but old blocks are freed too: {live} so far. The load may have grown, or a cache is filling."
         ),
         (Verdict::Undecided, Reason::UnseenFrees) => format!(
-            "Seems to grow by {rate_now}, but blocks that were not recorded are freed unseen, and the growth of the process does not confirm it. A full cache looks the same until its first recorded entries are replaced: record for longer than they live."
+            "Seems to grow by {pace}, but blocks that were not recorded are freed unseen, and the growth of the process does not confirm it. A full cache looks the same until its first recorded entries are replaced: record for longer than they live."
         ),
         (Verdict::Undecided, Reason::Unexamined) => format!(
-            "Seems to grow by {rate_now}, but no full collection in the second half of the recording has looked at these objects: they may be garbage. Record until a full collection, or force one shortly before the end."
+            "Seems to grow by {pace}, but no full collection in the second half of the recording has looked at these objects: they may be garbage. Record until a full collection, or force one shortly before the end."
         ),
         (Verdict::Undecided, Reason::NoOldBlocks) => format!(
-            "Grows by {rate_now}, but blocks live for {usual}, too long to show in {seen} whether old ones are freed: record longer."
+            "Grows by {pace}, but blocks live for {usual}, too long to show in {seen} whether old ones are freed: record longer."
         ),
         (Verdict::Undecided, _) if is_quiet(finding) => format!(
             "Nothing new in the last third of the run: {live} in {} sample{} came before, and stayed. If no more follows, it is no leak: a longer recording shows that.",
@@ -88,12 +93,13 @@ pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
             if finding.live.samples() == 1 { "" } else { "s" },
         ),
         (Verdict::Undecided, _) => format!(
-            "May be growing ({rate_now}), but there is not enough evidence yet: {live} in {} sample{}. {}.",
+            "May be growing ({pace}), but there is not enough evidence yet: {live} in {} sample{}. {}.",
             finding.live.samples(),
             if finding.live.samples() == 1 { "" } else { "s" },
             advice(finding, told)
         ),
         (Verdict::CacheLike, Reason::Slowing) => {
+            let rate_now = rate(finding.present_per_s);
             format!("Grew during the run and has nearly stopped: {live}, {rate_now} now.")
         }
         (Verdict::CacheLike, _) => format!("Grew during the run and has stopped: {live}."),

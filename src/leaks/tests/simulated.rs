@@ -271,6 +271,31 @@ fn what_came_in_bursts_and_then_no_more_is_no_leak() {
     assert!(undecided > 0);
 }
 
+/// A server whose load comes in one burst and keeps everything, and frees it when it ends.
+#[test]
+fn a_burst_is_told_with_its_average_where_nothing_grows_now() {
+    let mut told = 0;
+    for seed in 0..10 {
+        for burst_s in [20.0, 40.0, 52.0] {
+            let mut program = Program::new(seed, 60.0, |_| 1.0);
+            let times = (0..200).map(move |block| burst_s + 0.01 * f64::from(block));
+            let exit_s = program.exit_s();
+            program.blocks(SITE, 256 << 10, times, |_| Some(exit_s));
+            program.ends();
+            let findings = program.findings();
+            let found = site(&findings);
+            if found.present_per_s_95.1 > 0.0 {
+                continue;
+            }
+            let sentence = &found.sentence;
+            assert!(!sentence.contains(" 0 B/min"), "{sentence}");
+            assert!(!sentence.contains("(0 B/min"), "{sentence}");
+            told += usize::from(sentence.contains("on average"));
+        }
+    }
+    assert!(told > 0);
+}
+
 /// Many steady sites below one function, of which some by chance hold only what is new.
 #[test]
 fn steady_sites_below_one_function_are_not_accused_together() {
