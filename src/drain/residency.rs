@@ -112,10 +112,11 @@ mod tests {
     fn a_reading_is_taken_when_it_is_due_and_at_the_end() {
         let mut residency = Residency::new();
         assert_eq!(residency.patience_ms(), 1);
-        // The first reading is of everything.
+        // The first reading is of everything. The next one is due some milliseconds later, which may have passed.
+        let begin_ns = clock::monotonic_ns();
         let first = residency.look().unwrap();
         assert!(first.totals.resident_bytes > 0);
-        assert!(residency.next_ns > clock::monotonic_ns());
+        assert!(residency.next_ns > begin_ns);
         residency.next_ns = clock::monotonic_ns() + 5_000_000_000;
         assert!((4_000..=5_001).contains(&residency.patience_ms()));
         assert!(residency.look().is_none());
