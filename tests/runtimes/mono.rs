@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::support::profile::Profile;
 use crate::support::room::stderr;
 use crate::support::{Agent, Outcome, Room, Run, bridge, is_installed, skip};
@@ -106,6 +108,34 @@ fn collections_are_told_as_mono_counts_them() {
     }
     assert!(counted[0] >= 10.0 && counted[1] >= 5.0, "{counted:?}");
     assert!(told("gc_time_s") > 0.0, "{heap}");
+}
+
+/// The collection begins in one stop of the world and ends in another. The table is replaced many times in between, so nearly all
+/// that was allocated before the first collection is dead when that ends.
+#[test]
+fn what_a_concurrent_collection_finds_dead_is_told_when_it_ends() {
+    const QUESTION: &str = "
+        WITH steps AS (SELECT begin_ns, row_number() OVER (ORDER BY begin_ns) AS number FROM gc WHERE kind = 'majorstep'),
+             entries AS (SELECT time_ns, freed_ns FROM samples JOIN types USING (type_id) WHERE type = 'System.Byte[]')
+        SELECT count(*) AS entries, sum(coalesce(freed_ns < later.begin_ns, 0)) AS told
+        FROM entries JOIN steps AS first ON first.number = 1 JOIN steps AS later ON later.number = 2
+        WHERE time_ns < first.begin_ns";
+    if !has_mono() {
+        return;
+    }
+    let (_room, program) = compiled("ConcurrentMarking.cs");
+    let run = Run::of("mono").arg(&program);
+    let outcome = run.observed(&Agent::at_interval("16K").seeded(7));
+    outcome.assert_success();
+    let profile = outcome.profile();
+    let path = profile.path().to_string_lossy();
+    let output = Room::new().output(&["query", "--format", "json", &path, QUESTION]);
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let of = |column: &str| answer[0][column].as_f64().unwrap_or(0.0);
+    let (entries, told) = (of("entries"), of("told"));
+    // The table is 1.2 MB of some 20 MB.
+    assert!(entries >= 100.0, "{answer}");
+    assert!(told > 0.7 * entries, "{answer}");
 }
 
 #[test]

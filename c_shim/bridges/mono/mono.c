@@ -51,7 +51,6 @@ static struct {
     char *(*type_name)(void *type);
     void (*free)(void *memory);
     unsigned (*size)(void *object);
-    int32_t (*collections)(int32_t generation);
     int64_t (*heap_size)(void);
 } mono;
 
@@ -227,31 +226,38 @@ static void on_allocation(void *unused, void *object)
 
 /* ---- collections ---- */
 
-/* All events of a collection come on the thread that collects. */
+/* A stop of the world, which may be for something else than a collection. All its events come on the thread that collects.
+ *
+ * The concurrent collector marks between two stops: the first one begins a collection of everything, the second one ends it and
+ * clears the weak handles. Mono counts the first. A collection that is not concurrent begins and ends in one stop. */
 static _Thread_local struct {
     uint64_t begin_ns, end_ns;
-    int32_t majors;      /* that there were before */
-    bool is_one, is_old; /* the world may be stopped for something else */
+    bool is_one, begins_old, ends_old;
 } collection;
+/* When the marking began that goes on; 0: none does. Its collector's lock protects it. */
+static _Atomic(uint64_t) marking_since_ns;
 static _Atomic(uint64_t) collections;
 
 static void tell_collection(void)
 {
-    uint64_t values[] = {STATISTIC_HEAP, (uint64_t)mono.heap_size()};
-    uint32_t kind = mono.collections(1) != collection.majors ? ALLOCSAMPLE_MAJOR
-                    : collection.is_old                      ? ALLOCSAMPLE_MAJOR_STEP
-                                                             : ALLOCSAMPLE_MINOR;
+    uint64_t since_ns = atomic_load_explicit(&marking_since_ns, memory_order_relaxed);
+    bool is_second_stop = collection.ends_old && !collection.begins_old && since_ns != 0;
+    uint64_t values[] = {STATISTIC_HEAP, (uint64_t)mono.heap_size(), ALLOCSAMPLE_LOOKED_UNTIL, since_ns};
     allocsample_gc gc = {
         .size = sizeof gc,
-        .kind = kind,
+        .kind = collection.ends_old     ? ALLOCSAMPLE_MAJOR
+                : collection.begins_old ? ALLOCSAMPLE_MAJOR_STEP
+                                        : ALLOCSAMPLE_MINOR,
         .id = atomic_fetch_add_explicit(&collections, 1, memory_order_relaxed) + 1,
         .begin_ns = collection.begin_ns,
         .end_ns = collection.end_ns,
-        .statistics = 1,
+        .statistics = is_second_stop ? 2 : 1,
         .values = values,
     };
+    if (collection.ends_old || collection.begins_old)
+        atomic_store_explicit(&marking_since_ns, collection.ends_old ? 0 : collection.begin_ns, memory_order_relaxed);
     hooks->gc(heap, &gc);
-    mono_watch_ask(collection.is_old);
+    mono_watch_ask(collection.ends_old);
     /* Mono has no such thread before. */
     if (mono.wake_finalizer != NULL && atomic_load_explicit(&is_running, memory_order_relaxed))
         mono.wake_finalizer();
@@ -266,12 +272,15 @@ static void on_gc(void *unused, int event, uint32_t generation)
         break;
     case WORLD_STOPS:
         collection.begin_ns = hooks->now_ns();
-        collection.majors = mono.collections(1);
-        collection.is_one = collection.is_old = false;
+        collection.is_one = collection.begins_old = collection.ends_old = false;
         break;
     case GC_START:
         collection.is_one = true;
-        collection.is_old |= generation > 0;
+        collection.begins_old |= generation > 0;
+        break;
+    case GC_END: /* alone, if it ends what an earlier stop began */
+        collection.is_one = true;
+        collection.ends_old |= generation > 0;
         break;
     case WORLD_RUNS:
         collection.end_ns = hooks->now_ns();
@@ -329,7 +338,6 @@ static bool find_functions(void)
         {&mono.type_name, "mono_type_get_name"},
         {&mono.free, "mono_free"},
         {&mono.size, "mono_object_get_size"},
-        {&mono.collections, "mono_gc_collection_count"},
         {&mono.heap_size, "mono_gc_get_heap_size"},
     };
     void *found = dlsym(RTLD_DEFAULT, "mono_gc_finalize_notify");
