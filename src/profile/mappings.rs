@@ -1,5 +1,7 @@
 //! Calls of mmap and its kin, and what they had mapped at a moment.
 
+use std::collections::BTreeMap;
+
 use allocsample_record::{
     HeapId, HeapKind, Mapped, MappedRanges, MappingChange, ModuleId, SampleId, Sampling, StackId,
     ThreadId,
@@ -166,10 +168,11 @@ impl Profile {
     }
 
     /// For each call that mapped memory, when the last of it was unmapped; `None` if some was mapped at the end. Memory that mprotect
-    /// made usable ends when it is made inaccessible, too. A thread's stack is given back when another thread gets it: the C library
-    /// keeps the stacks of threads that were joined.
+    /// made usable ends when it is made inaccessible, too. A thread's stack is given back when another stack or mapping is where it
+    /// was: the C library keeps the stacks of threads that have ended, or unmaps them unseen.
     pub fn unmapped_ns(&self) -> Vec<Option<u64>> {
         let mut ranges = MappedRanges::new();
+        let mut stacks = Stacks::default();
         let mut left: Vec<u64> = Vec::with_capacity(self.mappings.len());
         let mut ends = vec![None; self.mappings.len()];
         for (row, call) in self.mappings.iter().enumerate() {
@@ -200,15 +203,51 @@ impl Profile {
                     ends[before] = Some(time_ns);
                 }
             }
-            if removes_mappings || change.is_thread() {
-                for (_, thread) in ranges.threads_within(start, end) {
-                    ends[thread] = Some(time_ns);
-                }
+            if change.is_thread() {
+                let low = start.saturating_sub(certain_stack(bytes));
+                stacks.end_within(low, end, |thread| ends[thread] = Some(time_ns));
+                stacks.begin(start, bytes, row);
+            } else if removes_mappings {
+                stacks.end_within(start, end, |thread| ends[thread] = Some(time_ns));
             }
             left.push(bytes);
             ranges.apply(change, start, bytes, row);
         }
         ends
+    }
+}
+
+/// Stacks of threads, by the address of the descriptor, which is at the upper end: length, and row of the call.
+#[derive(Default)]
+struct Stacks {
+    threads: BTreeMap<u64, (u64, usize)>,
+    /// The longest so far.
+    longest: u64,
+}
+
+/// Of a stack, what lies below the descriptor in any case.
+fn certain_stack(bytes: u64) -> u64 {
+    bytes - bytes / 8
+}
+
+impl Stacks {
+    fn begin(&mut self, descriptor: u64, bytes: u64, row: usize) {
+        self.longest = self.longest.max(bytes);
+        self.threads.insert(descriptor, (bytes, row));
+    }
+
+    /// Ends the threads whose stacks overlap a range that is something else now.
+    fn end_within(&mut self, start: u64, end: u64, mut ended: impl FnMut(usize)) {
+        let near = (self.threads).range(start..end.saturating_add(self.longest).max(start));
+        let gone = near.filter(|(descriptor, (bytes, _))| {
+            start < end && descriptor.saturating_sub(certain_stack(*bytes)) < end
+        });
+        let gone: Vec<u64> = gone.map(|(&descriptor, _)| descriptor).collect();
+        for descriptor in gone {
+            if let Some((_, row)) = self.threads.remove(&descriptor) {
+                ended(row);
+            }
+        }
     }
 }
 
@@ -288,7 +327,24 @@ mod tests {
         assert_eq!(at(3), [(100, 120, 0), (140, 200, 0), (300, 350, 1)]);
         assert_eq!(profile.mapped_at(4).threads_within(300, 350).count(), 1);
         assert_eq!(at(9), [(100, 120, 0), (140, 200, 0), (330, 350, 1)]);
-        let ends = [None, None, None, Some(6), None, None];
+        let ends = [None, None, None, Some(5), None, None];
+        assert_eq!(profile.unmapped_ns(), ends);
+    }
+
+    /// The C library unmaps the stacks of threads that have ended, unseen.
+    #[test]
+    fn a_thread_has_ended_when_something_else_is_where_its_stack_was() {
+        use MappingChange::{Map, Thread};
+        let profile = profile(&[
+            (Thread, 10_000, 800),
+            (Thread, 9_200, 800),  // the next one below
+            (Thread, 9_700, 800),  // over both
+            (Thread, 20_000, 800), // far away
+            (Map, 19_300, 100),    // in the last one
+            (Map, 9_700, 300),     // above a descriptor
+            (Thread, 9_700, 64),   // the same descriptor
+        ]);
+        let ends = [Some(3), Some(3), Some(6), Some(5), None, None, None];
         assert_eq!(profile.unmapped_ns(), ends);
     }
 
