@@ -254,25 +254,46 @@ impl Findings {
         self.counts.values().sum()
     }
 
-    /// How many findings have a verdict, where sites that grow together are one, and how many sites.
+    /// How many findings have a verdict, where sites that grow together are one that has the verdict of the first, and how
+    /// many sites.
     pub fn count_of(&self, verdict: Verdict) -> (usize, usize) {
-        let sites = self.counts.get(&verdict).copied().unwrap_or(0);
-        let is_behind = |place: usize, finding: &Finding| {
-            let before = &self.sites[..place];
-            finding.group.is_some() && before.iter().any(|it| it.group == finding.group)
-        };
-        let grouped = self.sites.iter().enumerate();
-        let behind = grouped
-            .filter(|(place, it)| it.verdict == verdict && is_behind(*place, it))
-            .count();
-        (sites - behind, sites)
+        let (found, sites) = counted(self.sites.iter().map(|it| (it.verdict, it.group)), verdict);
+        let shown = self.sites.iter().filter(|it| it.verdict == verdict).count();
+        let all = self.counts.get(&verdict).copied().unwrap_or(0);
+        let beyond = all.saturating_sub(shown);
+        (found + beyond, sites + beyond)
     }
 
-    /// Of the growth of the process, the part of the findings, if it grows.
+    /// Of the growth of the process, the part of the findings, if it grows. `None` too if mappings are among them that are
+    /// longer than that: most of them is untouched.
     pub fn explained_share(&self) -> Option<f64> {
+        const MOST: f64 = 1.5;
         let grown = self.process.per_s();
-        (grown > 0.0).then(|| self.explained_per_s / grown)
+        let share = (grown > 0.0).then(|| self.explained_per_s / grown)?;
+        let mut findings = self.sites.iter().filter(|it| it.verdict.is_finding());
+        let has_mappings = findings.any(|it| it.heap.as_deref() == Some(MAPPINGS));
+        (!has_mappings || share <= MOST).then_some(share)
     }
+}
+
+/// Of sites, each with its verdict and its group: how many findings there are whose first site has a verdict, and how many sites
+/// they have.
+fn counted(
+    all: impl Iterator<Item = (Verdict, Option<usize>)>,
+    verdict: Verdict,
+) -> (usize, usize) {
+    let mut firsts: BTreeMap<usize, Verdict> = BTreeMap::new();
+    let (mut found, mut sites) = (0, 0);
+    for (own, group) in all {
+        let before = group.and_then(|group| firsts.get(&group).copied());
+        let first = before.unwrap_or(own);
+        if let Some(group) = group {
+            firsts.insert(group, first);
+        }
+        found += usize::from(before.is_none() && own == verdict);
+        sites += usize::from(first == verdict);
+    }
+    (found, sites)
 }
 
 /// Whether a call made room for a heap whose blocks are sampled, and judged by themselves: the allocator's that malloc leads to,
@@ -280,6 +301,10 @@ impl Findings {
 fn is_of_a_heap(profile: &Profile, call: &MappingCall) -> bool {
     if call.mapped.change == MappingChange::Break {
         return true;
+    }
+    // A stack is no room for a heap, whichever runtime started the thread.
+    if call.mapped.change.is_thread() {
+        return false;
     }
     if makes_room(profile, call) && !runtimes::is_any_missing(profile) {
         return true;
@@ -406,5 +431,25 @@ impl Setting<'_, '_> {
             }
         });
         ranks.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_counts_with_the_verdict_of_its_first_site() {
+        let sites = [
+            (Verdict::PossibleLeak, Some(0)),
+            (Verdict::Leak, Some(0)),
+            (Verdict::PossibleLeak, None),
+            (Verdict::Leak, Some(1)),
+            (Verdict::PossibleLeak, Some(1)),
+        ];
+        let of = |verdict| counted(sites.into_iter(), verdict);
+        assert_eq!(of(Verdict::PossibleLeak), (2, 3));
+        assert_eq!(of(Verdict::Leak), (1, 2));
+        assert_eq!(of(Verdict::Growing), (0, 0));
     }
 }
