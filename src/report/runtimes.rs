@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_profile::{HeapKind, MemoryMapping, Note, Profile, Runtime, Support, readable};
+use allocsample_profile::{
+    HeapKind, MAPPINGS, MemoryMapping, Note, PAGES, Profile, Runtime, Support, readable,
+};
 
 use crate::coverage::{Suspects, has_heap_in};
 
@@ -288,6 +290,10 @@ pub(crate) fn with_objects_on_request(profile: &Profile) -> Option<&'static str>
 /// All in the process, by their names.
 fn runtimes(profile: &Profile) -> BTreeMap<&'static str, Here> {
     let mut all: BTreeMap<&'static str, Here> = BTreeMap::new();
+    // Mappings or pages in place of samples: nothing is known of the heaps.
+    if (profile.vm.heaps.values()).any(|heap| [MAPPINGS, PAGES].contains(&&*heap.name)) {
+        return all;
+    }
     let mut add = |runtime: &'static Runtime, version: &str, path: &str| {
         let here = all.entry(runtime.name).or_insert_with(|| Here {
             runtime,
