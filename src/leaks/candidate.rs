@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use allocsample_profile::{HeapId, Profile, Sample, ThreadId};
+use allocsample_profile::{HeapId, MAPPINGS, Profile, Sample, ThreadId};
 use allocsample_report::Weights;
 use allocsample_sampling::Estimate;
 
@@ -143,7 +143,8 @@ impl<'a, 'p> Candidate<'a, 'p> {
         self.fill(room);
         let evidence = Evidence::of(room, &self.span.clocks);
         let (verdict, reason) = evidence.verdict(circumstances);
-        let site = setting.sites.describe(self.site)?;
+        let is_live = |sample: &Sample| self.is_live(sample);
+        let site = setting.sites.describe(self.site, is_live)?;
         let span = self.span;
         let observed_s = span.length_s();
         let (present, low, high) = evidence.present;
@@ -177,7 +178,11 @@ impl<'a, 'p> Candidate<'a, 'p> {
             } else {
                 0.0
             },
-            freed_by: self.freed_by(),
+            // Which thread unmaps is not recorded.
+            freed_by: match site.heap.as_deref() {
+                Some(MAPPINGS) => Vec::new(),
+                _ => self.freed_by(),
+            },
             freed_in: self.freed_in(),
             function: site.function,
             own: site.own,

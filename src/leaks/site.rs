@@ -1,6 +1,6 @@
 //! Samples by site: the functions of a stack, from the one that is charged to the root, and the type if there is one.
 
-use allocsample_profile::{Frame, HeapId, Profile, Sample, SampleFlags};
+use allocsample_profile::{Frame, HeapId, Profile, Sample, SampleFlags, StackId};
 use allocsample_report::jars::Jars;
 use allocsample_report::origin::is_own;
 use allocsample_report::{FrameId, Frames, Kinds, NONE, Pairs, Paths, Selection, Selector};
@@ -185,10 +185,18 @@ impl<'a> Sites<'a> {
         })
     }
 
-    /// The names of a site.
-    pub fn describe(&self, site: usize) -> Option<Site> {
+    /// The names of a site, with the lines of the stack that holds most.
+    pub fn describe(&self, site: usize, is_live: impl Fn(&Sample) -> bool) -> Option<Site> {
+        self.described(&self.typical(site, is_live)?)
+    }
+
+    /// The same with the lines of any stack: its functions are those of all.
+    pub fn describe_functions(&self, site: usize) -> Option<Site> {
+        self.described(&self.samples(site).next()?)
+    }
+
+    fn described(&self, sample: &Sample) -> Option<Site> {
         let profile = self.profile;
-        let sample = &self.samples(site).next()?;
         let mut stack: Vec<FrameId> = Vec::new();
         self.frames.fill(sample.stack, &mut stack);
         let charged = self.frames.charged(sample.heap, &stack)?;
@@ -206,6 +214,29 @@ impl<'a> Sites<'a> {
                 .map(|heap| heap.name.clone()),
             type_name: type_of(profile, sample).map(str::to_owned),
         })
+    }
+}
+
+impl Sites<'_> {
+    /// The first sample with the stack that has most of the live sample points of a site, or of all if none is live: its stacks
+    /// differ in their lines, and what a function allocates first may be none of what it keeps.
+    fn typical(&self, site: usize, is_live: impl Fn(&Sample) -> bool) -> Option<Sample> {
+        let mut stacks: FxHashMap<StackId, usize> = FxHashMap::default();
+        // By stack: live points, all points, first sample.
+        let mut sums: Vec<(u64, u64, usize)> = Vec::new();
+        for index in self.indices(site) {
+            let sample = self.profile.samples.at(index);
+            let place = *stacks.entry(sample.stack).or_insert(sums.len());
+            if place == sums.len() {
+                sums.push((0, 0, index));
+            }
+            let points = u64::from(sample.points);
+            sums[place].0 += if is_live(&sample) { points } else { 0 };
+            sums[place].1 += points;
+        }
+        // Of equals the first one.
+        let most = (sums.iter().rev()).max_by_key(|(live, all, _)| (*live, *all));
+        most.map(|&(_, _, index)| self.profile.samples.at(index))
     }
 }
 

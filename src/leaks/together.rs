@@ -138,7 +138,7 @@ impl Callers {
         let undecided: FxHashSet<usize> = undecided.iter().copied().collect();
         let mut callers: FxHashMap<u64, Caller> = FxHashMap::default();
         for site in 0..setting.sites.count() {
-            let Some(described) = setting.sites.describe(site) else {
+            let Some(described) = setting.sites.describe_functions(site) else {
                 continue;
             };
             let path = paths(setting.heap(site), &described.stack);
