@@ -23,10 +23,30 @@ const LEAST_INTERVAL: u64 = 4 << 10;
 /// Of blocks of so many intervals 95 % are sampled: 1 - e^-3.
 const ALL_SAMPLED: f64 = 3.0;
 
+/// CPython's heap, and the types of which it keeps freed objects for the next function that makes one. It tells nobody, so
+/// a block stays with the function that allocated it first. All versions from 3.8 to 3.15 do that with these types.
+const RECYCLED: (&str, [&str; 5]) = ("python", ["dict", "dict keys", "float", "list", "tuple"]);
+
+/// The verdict in plain words, with what may be wrong about its function.
 pub(crate) fn sentence(finding: &Finding, told: &Told) -> String {
+    let mut text = judgement(finding, told);
+    let is_open = finding.verdict == Verdict::Undecided && !is_quiet(finding);
+    if (finding.verdict.is_finding() || is_open) && is_recycled(finding) {
+        text += " CPython reuses freed objects of this type, so these may be objects of another function: compare with tracemalloc.";
+    }
+    text
+}
+
+fn is_recycled(finding: &Finding) -> bool {
+    let (heap, types) = RECYCLED;
+    let type_name = finding.type_name.as_deref();
+    finding.heap.as_deref() == Some(heap) && type_name.is_some_and(|name| types.contains(&name))
+}
+
+fn judgement(finding: &Finding, told: &Told) -> String {
     let live = units::bytes(finding.live.value());
     // Of what came in a burst nothing grows now.
-    let pace = match finding.present_per_s_95.1 <= 0.0 {
+    let pace = match finding.present_per_s <= 0.0 {
         true => format!("{} on average", rate(finding.growth_per_s)),
         false => rate(finding.present_per_s),
     };

@@ -317,6 +317,84 @@ fn the_leak_is_found_in_every_version() {
     }
 }
 
+/// The lines of a site are one site: its name is not that of the line which allocated first.
+#[test]
+fn a_leak_has_the_line_that_holds_most() {
+    const KEEPS: u32 = 13;
+    let program = bridge::program("lines_of_one_function.py");
+    for python in interpreters() {
+        let command = [
+            &*python.to_string_lossy(),
+            &*program.to_string_lossy(),
+            "300000",
+        ];
+        let room = Room::new();
+        let run = ["run", "-q", "--seed", "7", "-o", "x.allocsample", "--"];
+        let output = room.output(&[&run[..], &command].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let output = room.output(&["leaks", "--format", "json", "x.allocsample"]);
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let sites = found["suspects"].as_array().expect("sites");
+        let lines: Vec<&Value> = (sites.iter())
+            .filter(|site| site["function"] == "serve" && site["type"] == "bytes")
+            .map(|site| &site["line"])
+            .collect();
+        assert_eq!(lines, [KEEPS], "{}: {sites:#?}", python.display());
+    }
+}
+
+#[test]
+fn threads_that_stay_are_accused_and_threads_that_end_are_not() {
+    let program = bridge::program("threads_that_stay.py");
+    for python in interpreters() {
+        let accused = |mode: &str, seed: &str| {
+            let command = [&python.to_string_lossy(), &*program.to_string_lossy(), mode];
+            let mut leaks = bridge::leaks_of(&[], &[], &command, seed);
+            leaks.retain(|leak| leak["heap"] == "mappings");
+            leaks
+        };
+        let is_named = |leak: &Value| leak["stack"].to_string().contains("keep_a_thread");
+        // Where a busy machine slows the program down, the growth slows, too.
+        let mut runs = ["7", "8", "9"].iter();
+        assert!(
+            runs.any(|seed| accused("stay", seed).iter().any(is_named)),
+            "{}",
+            python.display()
+        );
+        assert_eq!(
+            accused("end", "7"),
+            [] as [Value; 0],
+            "{}",
+            python.display()
+        );
+    }
+}
+
+/// Without a call of the allocator, so the function that is named may be another one than keeps the objects.
+#[test]
+fn a_finding_of_a_type_that_cpython_recycles_says_so() {
+    const SAID: &str = "CPython reuses freed objects of this type";
+    let program = bridge::program("recycled_lists.py");
+    for python in interpreters() {
+        let command = [
+            &*python.to_string_lossy(),
+            &*program.to_string_lossy(),
+            "400000",
+        ];
+        let leaks = bridge::leaks_of(&[], &[], &command, "7");
+        let python = python.display();
+        assert!(
+            leaks.iter().any(|leak| leak["type"] == "list"),
+            "{python}: {leaks:#?}"
+        );
+        for leak in &leaks {
+            let sentence = leak["sentence"].as_str().expect("a sentence");
+            let is_recycled = leak["type"] == "list";
+            assert_eq!(sentence.contains(SAID), is_recycled, "{python}: {leak:#?}");
+        }
+    }
+}
+
 #[test]
 fn what_frees_is_named_while_code_and_frames_go_away() {
     const QUESTION: &str = "SELECT count(*) AS frees FROM frees
