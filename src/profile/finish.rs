@@ -214,8 +214,10 @@ fn complete_with(
 fn readings_of<'a>(profile: &Profile, seen: &'a Seen<'_>) -> Vec<&'a MemoryMap> {
     let process = &profile.process;
     let is_late = profile.samples.is_empty();
-    // Nobody wrote when it ended: it was killed, or left by a system call of its own, as Go's programs do.
-    let is_open = profile.exit.is_none();
+    // Nobody wrote when it ended: it was killed, or left by a system call of its own, as Go's programs do. Without a ring it is a
+    // snapshot, whose process went on, unless no agent was there.
+    let has_ring = profile.recovery.ring_found || profile.sampled_by().is_some();
+    let is_open = profile.exit.is_none() && has_ring;
     let is_own = |map: &&MemoryMap| {
         let time_ns = map.totals.time_ns;
         (is_open || time_ns <= process.end_ns) && (is_late || time_ns >= process.start_ns)
@@ -390,6 +392,26 @@ pub(crate) fn start_of_process_s(pid: u32) -> Option<u64> {
 mod tests {
     use super::*;
     use allocsample_record::FormatVersion;
+
+    /// A snapshot has no ring, and its process goes on.
+    #[test]
+    fn a_snapshot_gets_no_readings_of_later() {
+        let mut profile = Profile::default();
+        (profile.process.pid, profile.process.end_ns) = (7, 100);
+        let reading = |time_ns| {
+            let mut map = MemoryMap::default();
+            map.totals.time_ns = time_ns;
+            map
+        };
+        let readings = HashMap::from([(7, [50, 100, 150].map(reading).to_vec())]);
+        let seen = Seen {
+            memory: Some(&readings),
+            killed: None,
+        };
+        assert_eq!(readings_of(&profile, &seen).len(), 2);
+        profile.recovery.ring_found = true;
+        assert_eq!(readings_of(&profile, &seen).len(), 3, "it was killed");
+    }
 
     #[test]
     fn only_the_file_that_was_read_is_written_to() {
