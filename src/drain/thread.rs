@@ -273,12 +273,13 @@ impl Drain {
             return;
         }
         loop {
+            // That which waits comes last: a runtime of which the program only has a library keeps nobody else waiting.
             let next = (self.recording.take_awaited_module())
-                .or_else(|| self.postponed.take())
-                .or_else(|| agent.modules().met_after(&mut self.examined));
+                .or_else(|| agent.modules().met_after(&mut self.examined))
+                .or_else(|| self.postponed.take());
             let Some(start) = next else { return };
             if !agent.on_module(start) {
-                // A runtime that starts is ready soon; one that the program only has a library of never is.
+                // A runtime that starts is ready soon.
                 self.look_again_ms = (2 * self.look_again_ms).clamp(5, 1000);
                 match self.postponed {
                     Some(_) => self.recording.await_module(start),

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use allocsample_agent::Hooks;
 use allocsample_agent::process_control::Order;
+use allocsample_agent::stack::modules::FindObject;
 use allocsample_record::{
     CodeChange, CodeRecord, CounterRecord, Event, Fate, FateRecord, FileFreeStackRecord,
     FileSample, FileTickRecord, ForkRecord, FreeRecord, FreeStackRecord, HeapId, LastStackRecord,
@@ -490,6 +491,48 @@ fn an_awaited_module_is_looked_at_until_its_runtime_is_ready() {
     assert_eq!(trial.recording.take_awaited_module(), None);
     assert!(trial.recording.ask_drain(DrainRequest::Finish, 10_000));
     assert_eq!(LOOKS.load(Ordering::Relaxed), 4);
+}
+
+#[test]
+fn a_runtime_that_is_never_ready_keeps_no_other_module_waiting() {
+    static LOOKS: AtomicU64 = AtomicU64::new(0);
+    static OTHERS: AtomicU64 = AtomicU64::new(0);
+    const MODULE: u64 = 0x7000;
+    let hooks = Hooks {
+        on_module: |start| {
+            let is_other = start != MODULE;
+            let looks = if is_other { &OTHERS } else { &LOOKS };
+            looks.fetch_add(1, Ordering::Relaxed);
+            is_other
+        },
+        ..Hooks::NONE
+    };
+    let trial = Trial::begin_with(agent!(), &[], hooks);
+    trial.start();
+    trial.recording.wait_for_drain_start();
+    trial.recording.await_module(MODULE);
+    trial.recording.wake_drain();
+    let has_looked = |looks: &AtomicU64, times| {
+        // At most ten seconds.
+        (0..10_000).any(|_| {
+            clock::sleep_ms(1);
+            looks.load(Ordering::Relaxed) >= times
+        })
+    };
+    assert!(has_looked(&LOOKS, 2));
+    let modules = trial.agent.modules();
+    // SAFETY: the name ends in a zero.
+    let find_object = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+    assert!(!find_object.is_null(), "glibc is older than 2.35");
+    // SAFETY: this is the type of glibc's function of that name.
+    modules.set_find_object(unsafe {
+        std::mem::transmute::<*mut libc::c_void, FindObject>(find_object)
+    });
+    let code = a_runtime_that_is_never_ready_keeps_no_other_module_waiting as *const () as u64;
+    assert!(modules.find(code).is_some());
+    assert!(has_looked(&OTHERS, 1));
+    assert!(has_looked(&LOOKS, 4));
+    assert!(trial.recording.ask_drain(DrainRequest::Finish, 10_000));
 }
 
 #[test]
