@@ -213,6 +213,11 @@ fn why(profile: &Profile, here: &Here) -> String {
             "its bridge joins `lua`, `luajit`, and programs that open the libraries of Lua's shared library"
                 .to_owned()
         }
+        // A program that loads it late, as a plugin does, or starts it in another way than its launcher.
+        (None, support) if !is_attached(profile) && support.joins_late(&here.version) => {
+            "its bridge did not join (where a program loads it late, use `allocsample attach PID` in place of `run`)"
+                .to_owned()
+        }
         (None, _) => "its bridge did not join".to_owned(),
     }
 }
@@ -466,7 +471,7 @@ mod tests {
             ),
             (
                 with("Perl", "5.36.0"),
-                "note: Perl 5.36.0: its memory is sampled, but functions and lines of Perl are not shown: its bridge did not join",
+                "note: Perl 5.36.0: its memory is sampled, but functions and lines of Perl are not shown: its bridge did not join (where a program loads it late, use `allocsample attach PID` in place of `run`)",
             ),
             (
                 declined(
@@ -500,7 +505,7 @@ mod tests {
             ),
             (
                 sampled(joined(with("CPython", "3.16.0"), "python")),
-                "warning: CPython 3.16.0: its objects are sampled, but functions, lines and types of Python are not shown: this build does not describe itself as known ones do",
+                "warning: CPython 3.16.0: its objects are sampled, but functions, lines and types of Python are not shown: this build is unlike those that are known",
             ),
             (
                 sampled(joined(with("Node.js", "26.10.0"), "javascript")),
@@ -508,7 +513,7 @@ mod tests {
             ),
             (
                 with("free-threaded CPython", "3.14.10"),
-                "warning: free-threaded CPython 3.14.10: objects are not sampled, functions and lines are not shown: its bridge did not join",
+                "warning: free-threaded CPython 3.14.10: objects are not sampled, functions and lines are not shown: its bridge did not join (where a program loads it late, use `allocsample attach PID` in place of `run`)",
             ),
         ] {
             assert_eq!(lines(&profile), [line]);

@@ -111,7 +111,7 @@ const CPYTHON: Support = Support::Bridge {
     heap: "python",
     from: [3, 6],
     to: ANY,
-    partial: "its objects are sampled, but functions, lines and types of Python are not shown: this build does not describe itself as known ones do",
+    partial: "its objects are sampled, but functions, lines and types of Python are not shown: this build is unlike those that are known",
     joins_late: EVER,
 };
 
