@@ -273,7 +273,7 @@ impl Drain {
             return;
         }
         loop {
-            // That which waits comes last: a runtime of which the program only has a library keeps nobody else waiting.
+            // The postponed module comes last: a library whose runtime never starts must not hold up the others.
             let next = (self.recording.take_awaited_module())
                 .or_else(|| agent.modules().met_after(&mut self.examined))
                 .or_else(|| self.postponed.take());

@@ -21,7 +21,7 @@ pub struct ResidentGrowth {
     pub bytes: f64,
     /// Of the rows of the ledger, largest first.
     pub rows: Vec<(Account, String, f64)>,
-    /// PHP opens its extensions with `RTLD_DEEPBIND`: past an agent of `run` they call libc's malloc, and their blocks look free.
+    /// PHP opens its extensions with `RTLD_DEEPBIND`, so under `run` they call libc's malloc past the agent, and their blocks look free.
     pub has_unseen_extensions: bool,
 }
 

@@ -14,8 +14,8 @@ fn two_threads_that_change_users_beside_new_threads_go_on() {
     come_and_go(&["ids", "ids", "threads"], 3);
 }
 
-/// Not of cancelled threads beside changes of users: glibc 2.36 has them wait for each other for ever, without an agent too, within a minute
-/// of this program.
+/// Not of cancelled threads beside changes of users: glibc 2.36 has them wait for each other forever, also without an agent: this program
+/// hung within a minute.
 #[test]
 fn all_rendezvous_at_once_go_on() {
     come_and_go(&["cancel", "threads", "fork", "load"], 3);

@@ -27,7 +27,7 @@ fn library_of(python: &Path) -> Option<Library> {
     is_library.then_some(Library { path, home, minor })
 }
 
-/// Those of which the library can be loaded.
+/// The interpreters that come with a shared library.
 fn libraries() -> Vec<Library> {
     let found: Vec<_> = (interpreters().iter())
         .filter_map(|python| library_of(python))

@@ -234,7 +234,7 @@ static _Thread_local struct {
     uint64_t begin_ns, end_ns;
     bool is_one, begins_old, ends_old;
 } collection;
-/* When the marking began that goes on; 0: none does. Its collector's lock protects it. */
+/* When the marking that is under way began; 0: there is none. The collector's own lock guards it. */
 static _Atomic(uint64_t) marking_since_ns;
 static _Atomic(uint64_t) collections;
 

@@ -2,9 +2,9 @@ mod on_disk;
 
 use std::sync::atomic::AtomicU64;
 
-use allocsample_agent::Hooks;
 use allocsample_agent::process_control::Order;
 use allocsample_agent::stack::modules::FindObject;
+use allocsample_agent::{Agent, Hooks};
 use allocsample_record::{
     CodeChange, CodeRecord, CounterRecord, Event, Fate, FateRecord, FileFreeStackRecord,
     FileSample, FileTickRecord, ForkRecord, FreeRecord, FreeStackRecord, HeapId, LastStackRecord,
@@ -468,26 +468,38 @@ fn the_thread_drains_a_ring_of_which_a_quarter_is_used() {
     assert!(trial.recording.ask_drain(DrainRequest::Finish, 10_000));
 }
 
+/// Where a module starts that a bridge waits for.
+const AWAITED: u64 = 0x7000;
+
+/// A thread that is told of that module, and asks `on_module` whether its runtime is ready.
+fn awaiting(agent: &'static Agent, on_module: fn(u64) -> bool) -> Trial {
+    let hooks = Hooks {
+        on_module,
+        ..Hooks::NONE
+    };
+    let trial = Trial::begin_with(agent, &[], hooks);
+    trial.start();
+    trial.recording.wait_for_drain_start();
+    trial.recording.await_module(AWAITED);
+    trial.recording.wake_drain();
+    trial
+}
+
+/// Whether there have been so many looks after at most ten seconds.
+fn has_looked(looks: &AtomicU64, times: u64) -> bool {
+    (0..10_000).any(|_| {
+        clock::sleep_ms(1);
+        looks.load(Ordering::Relaxed) >= times
+    })
+}
+
 #[test]
 fn an_awaited_module_is_looked_at_until_its_runtime_is_ready() {
     static LOOKS: AtomicU64 = AtomicU64::new(0);
-    const MODULE: u64 = 0x7000;
-    let hooks = Hooks {
-        on_module: |start| start != MODULE || LOOKS.fetch_add(1, Ordering::Relaxed) == 3,
-        ..Hooks::NONE
-    };
-    let trial = Trial::begin_with(agent!(), &[], hooks);
-    trial.start();
-    trial.recording.wait_for_drain_start();
-    trial.recording.await_module(MODULE);
-    trial.recording.wake_drain();
-    // Nobody wakes it for the second look and later ones. At most ten seconds.
-    for _ in 0..10_000 {
-        if LOOKS.load(Ordering::Relaxed) == 4 {
-            break;
-        }
-        clock::sleep_ms(1);
-    }
+    let on_module = |start| start != AWAITED || LOOKS.fetch_add(1, Ordering::Relaxed) == 3;
+    let trial = awaiting(agent!(), on_module);
+    // Nobody wakes it for the second look and later ones.
+    assert!(has_looked(&LOOKS, 4));
     assert_eq!(trial.recording.take_awaited_module(), None);
     assert!(trial.recording.ask_drain(DrainRequest::Finish, 10_000));
     assert_eq!(LOOKS.load(Ordering::Relaxed), 4);
@@ -497,28 +509,12 @@ fn an_awaited_module_is_looked_at_until_its_runtime_is_ready() {
 fn a_runtime_that_is_never_ready_keeps_no_other_module_waiting() {
     static LOOKS: AtomicU64 = AtomicU64::new(0);
     static OTHERS: AtomicU64 = AtomicU64::new(0);
-    const MODULE: u64 = 0x7000;
-    let hooks = Hooks {
-        on_module: |start| {
-            let is_other = start != MODULE;
-            let looks = if is_other { &OTHERS } else { &LOOKS };
-            looks.fetch_add(1, Ordering::Relaxed);
-            is_other
-        },
-        ..Hooks::NONE
-    };
-    let trial = Trial::begin_with(agent!(), &[], hooks);
-    trial.start();
-    trial.recording.wait_for_drain_start();
-    trial.recording.await_module(MODULE);
-    trial.recording.wake_drain();
-    let has_looked = |looks: &AtomicU64, times| {
-        // At most ten seconds.
-        (0..10_000).any(|_| {
-            clock::sleep_ms(1);
-            looks.load(Ordering::Relaxed) >= times
-        })
-    };
+    let trial = awaiting(agent!(), |start| {
+        let is_other = start != AWAITED;
+        let looks = if is_other { &OTHERS } else { &LOOKS };
+        looks.fetch_add(1, Ordering::Relaxed);
+        is_other
+    });
     assert!(has_looked(&LOOKS, 2));
     let modules = trial.agent.modules();
     // SAFETY: the name ends in a zero.
