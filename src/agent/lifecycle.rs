@@ -234,6 +234,8 @@ impl Agent {
         self.write_ended_before(recording);
         // A signal handler ends the recording where the thread that began it was about to tell that.
         self.publisher.write_lost_before(recording);
+        // There may be no drain thread: the only sample was taken while a library was opened.
+        self.publisher.note_late_bridges(recording);
         for heap in self.heaps.all() {
             self.publisher.write_exact_bytes(heap);
         }

@@ -1,6 +1,6 @@
 #![allow(clippy::indexing_slicing, reason = "a test may fail")]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::vec::Vec;
 
 use allocsample_record::{Figure, LostReason, RecordKind};
@@ -388,6 +388,29 @@ fn bridges_that_did_not_join_are_noted() {
     trial.alloc(trial.thread(), 0x1000, 24).unwrap();
     let all = (Note::NotJoined, b"all: --runtime none".to_vec());
     assert!(trial.notes().contains(&all));
+}
+
+#[test]
+fn a_bridge_that_declines_where_no_drain_thread_is_has_its_note_at_the_end() {
+    static HAS_DECLINED: AtomicBool = AtomicBool::new(false);
+    let hooks = Hooks {
+        not_joined: |index, detail| {
+            let why = b"embedded: too many";
+            let has_declined = index == 0 && HAS_DECLINED.load(Ordering::Relaxed);
+            detail[..why.len()].copy_from_slice(why);
+            if has_declined { why.len() } else { 0 }
+        },
+        ..Hooks::NONE
+    };
+    let trial = Trial::begin_with(agent!(), EVERY, hooks);
+    let thread = trial.thread();
+    trial.alloc(thread, 0x1000, 24).unwrap();
+    HAS_DECLINED.store(true, Ordering::Relaxed);
+    let how = ExitHow::Exit;
+    (trial.agent).on_exit(thread, &Caller::UNKNOWN, how, Some(0), b"");
+    let note = (Note::NotJoined, b"embedded: too many".to_vec());
+    let notes = trial.notes();
+    assert_eq!(notes.iter().filter(|it| **it == note).count(), 1);
 }
 
 #[test]
