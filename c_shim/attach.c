@@ -78,8 +78,7 @@ bool shim_prepare_late(void)
     if (handle == NULL || next_malloc == NULL)
         return false;
     bool is_complete = true;
-    shim_functions[SHIM_ROW_dlopen].own = shim_attached_dlopen;
-    shim_functions[SHIM_ROW_dlsym].own = shim_attached_dlsym;
+    shim_enable_look_ups();
     shim_enable_extensions();
     for (struct shim_function *function = shim_functions; function < shim_functions + SHIM_ROWS; function++) {
         if (function->group == SHIM_START || function->group == SHIM_ENTRY)

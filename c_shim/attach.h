@@ -40,9 +40,22 @@ HIDDEN void shim_restore(struct shim_pass *pass);
 HIDDEN void shim_enable_extensions(void);
 /* Redirects them now, and in objects that are loaded later, if malloc's object has them. In the constructor. */
 HIDDEN void shim_redirect_extensions(void);
-/* dlopen and dlsym of a process whose calls are redirected. */
-HIDDEN void *shim_attached_dlopen(const char *path, int mode);
-HIDDEN void *shim_attached_dlsym(void *handle, const char *name);
+
+/* How many objects the loader has added and removed so far, in all namespaces, and how many are on its list of ours. */
+struct shim_loaded {
+    uint64_t adds, subs;
+    size_t objects;
+};
+HIDDEN void shim_count_loaded(struct shim_loaded *loaded);
+/* Whether calls are redirected in all objects, those that come later too: between shim_redirect and shim_restore. */
+HIDDEN bool shim_is_redirecting(void);
+/* Puts our functions into the slots of objects that came after `before` was counted, by the calling thread, which holds no lock
+ * but the loader's. */
+HIDDEN void shim_redirect_loaded_since(const struct shim_loaded *before);
+/* Likewise of objects that no pass has seen, if calls are redirected in all. */
+HIDDEN void shim_redirect_what_is_new(void);
+/* Calls of dlopen and dlsym come to us where calls are redirected in all objects. */
+HIDDEN void shim_enable_look_ups(void);
 /* A forked child has no other thread that could be in a pass. */
 HIDDEN void shim_redirect_after_fork_in_child(void);
 

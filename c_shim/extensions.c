@@ -115,8 +115,7 @@ void shim_redirect_extensions(void)
         return;
     shim_enable_extensions();
     /* Objects that are loaded later call them, too. */
-    shim_functions[SHIM_ROW_dlopen].own = shim_attached_dlopen;
-    shim_functions[SHIM_ROW_dlsym].own = shim_attached_dlsym;
+    shim_enable_look_ups();
     shim_next_function(&shim_functions[SHIM_ROW_dlopen]);
     shim_next_function(&shim_functions[SHIM_ROW_dlsym]);
     struct shim_pass pass;

@@ -1,7 +1,7 @@
 /* Changes the slots through which loaded objects call the allocator, and changes them back; and, for redirect.h, those
- * through which the program itself calls one function. In a process that was not attached to, only extensions.c does so.
+ * through which the program itself calls one function. loading.c says when: after an attach, and for extensions.c.
  *
- * A pass goes over all objects while the loader's list of them is locked, so that none is unmapped. It changes a slot
+ * A pass goes over objects while the loader's list of them is locked, so that none is unmapped. It changes a slot
  * if its relocation names one of our functions and it holds the next one's address: then, and only then, our function
  * does what the slot's object asked for. A slot that the loader has yet to fill (lazy binding) points into its own
  * object; it is changed if the loader would certainly find the next function. */
@@ -12,10 +12,11 @@
 #include "slots.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum direction { REDIRECT, RESTORE };
@@ -25,7 +26,9 @@ struct job {
     uintptr_t page_bytes;
     /* Some object brings a malloc that is not the next one. */
     bool has_other_malloc;
-    bool is_first_object;
+    /* Objects before this one have been visited. */
+    size_t first;
+    size_t index;
     struct shim_pass pass;
 };
 
@@ -100,12 +103,14 @@ static void visit_slot(struct job *job, const struct shim_dynamic *object, const
                       (function.is_called_at_home && object->bias + symbol->st_value == (uintptr_t)function.next);
     bool is_lazy = job->direction == REDIRECT && type == RELOCATION_SLOT && leads_to_next &&
                    shim_slot_is_unbound(object, relocation, held);
-    if (is_lazy && function.is_ambiguous && !job->is_first_object) {
+    if (is_lazy && function.is_ambiguous && job->index > 0) {
         job->pass.unsure++;
         return;
     }
-    if (!is_due && !is_lazy)
+    if (!is_due && !is_lazy) {
+        job->pass.pending += job->direction == REDIRECT && shim_slot_is_untouched(object, relocation, held);
         return;
+    }
     switch (shim_slot_store(job->page_bytes, object, slot, to)) {
     case STORED:
         job->pass.slots++;
@@ -124,13 +129,14 @@ static int visit_object(struct dl_phdr_info *info, size_t size, void *argument)
     (void)size;
     struct job *job = argument;
     struct shim_dynamic object;
-    if (!shim_holds(info, (uintptr_t)shim_functions) && shim_read_dynamic(info, job->page_bytes, &object)) {
+    if (job->index >= job->first && !shim_holds(info, (uintptr_t)shim_functions) &&
+        shim_read_dynamic(info, job->page_bytes, &object)) {
         for (size_t table = 0; table < 2; table++) {
             for (size_t i = 0; i < object.counts[table]; i++)
                 visit_slot(job, &object, &object.tables[table][i]);
         }
     }
-    job->is_first_object = false;
+    job->index++;
     return 0;
 }
 
@@ -148,10 +154,10 @@ struct replacement {
 static int replace_in_program(struct dl_phdr_info *info, size_t size, void *argument)
 {
     struct replacement *replacement = argument;
-    struct job job = {.page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE)};
+    uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     struct shim_dynamic object;
     (void)size;
-    if (!shim_read_dynamic(info, job.page_bytes, &object))
+    if (!shim_read_dynamic(info, page_bytes, &object))
         return 1;
     for (size_t table = 0; table < 2; table++) {
         for (size_t i = 0; i < object.counts[table]; i++) {
@@ -166,7 +172,7 @@ static int replace_in_program(struct dl_phdr_info *info, size_t size, void *argu
             bool is_due = replacement->from == NULL || held == (uintptr_t)replacement->from ||
                           (replacement->takes_unbound && type == RELOCATION_SLOT && shim_slot_is_unbound(&object, relocation, held));
             if (held == (uintptr_t)replacement->own ||
-                (is_due && shim_slot_store(job.page_bytes, &object, slot, replacement->own) == STORED))
+                (is_due && shim_slot_store(page_bytes, &object, slot, replacement->own) == STORED))
                 replacement->leading++;
         }
     }
@@ -261,35 +267,56 @@ void *shim_symbol_of_object(uintptr_t start, const char *name)
 /* 1 while a thread is in a pass. */
 static _Atomic(uint32_t) is_busy;
 static _Atomic(bool) is_redirecting;
-/* How many objects had been loaded, and unloaded, at the last pass that left nothing pending. */
-static _Atomic(uint64_t) seen_changes;
+/* At the last pass that left nothing pending; nothing: there was none. */
+static struct shim_loaded seen;
 
-static int count_changes(struct dl_phdr_info *info, size_t size, void *argument)
+static int count_object(struct dl_phdr_info *info, size_t size, void *argument)
 {
     (void)size;
-    /* Neither ever shrinks: the sum grows with every change. */
-    *(uint64_t *)argument = info->dlpi_adds + info->dlpi_subs;
+    struct shim_loaded *loaded = argument;
+    *loaded = (struct shim_loaded){info->dlpi_adds, info->dlpi_subs, loaded->objects + 1};
+    return 0;
+}
+
+/* The first one knows how many have come and gone. */
+static int count_changes(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    count_object(info, size, argument);
     return 1;
 }
 
-static void pass_over_objects(enum direction direction, struct shim_pass *pass)
+void shim_count_loaded(struct shim_loaded *loaded)
 {
-    uint64_t changes = 0;
-    dl_iterate_phdr(count_changes, &changes);
-    struct job job = {
-        .direction = direction, .page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), .is_first_object = true};
+    *loaded = (struct shim_loaded){0};
+    dl_iterate_phdr(count_object, loaded);
+}
+
+/* New objects come last in the loader's list. Those before `first` are known to need nothing. */
+static void pass_over_objects(enum direction direction, size_t first, struct shim_pass *pass)
+{
+    struct shim_loaded now;
+    shim_count_loaded(&now);
+    struct job job = {.direction = direction, .page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), .first = first};
     dl_iterate_phdr(look_for_other_malloc, &job.has_other_malloc);
     find_others();
     dl_iterate_phdr(visit_object, &job);
-    atomic_store_explicit(&seen_changes, job.pass.pending == 0 ? changes : 0, memory_order_relaxed);
+    seen = job.pass.pending == 0 ? now : (struct shim_loaded){0};
     *pass = job.pass;
 }
 
-/* A pass takes milliseconds. Who does not see its end is a child of a bare clone, where it will never come. */
+/* The first object that a pass may have left out. */
+static size_t first_unseen(const struct shim_loaded *now)
+{
+    return seen.subs == now->subs ? seen.objects : 0;
+}
+
+/* A pass takes milliseconds. Who does not see its end is a child of a bare clone, where it will never come. Sleeps by number:
+ * libc's functions would end a thread that is to be cancelled, here, inside of its dlopen. */
 static void take_turn(void)
 {
+    const struct timespec a_millisecond = {.tv_nsec = 1000000};
     for (int i = 0; i < 5000 && atomic_exchange_explicit(&is_busy, 1, memory_order_acquire) != 0; i++)
-        usleep(1000);
+        syscall(SYS_nanosleep, &a_millisecond, NULL);
 }
 
 void shim_redirect(struct shim_pass *pass)
@@ -297,7 +324,7 @@ void shim_redirect(struct shim_pass *pass)
     *pass = (struct shim_pass){0};
     take_turn();
     atomic_store_explicit(&is_redirecting, true, memory_order_relaxed);
-    pass_over_objects(REDIRECT, pass);
+    pass_over_objects(REDIRECT, 0, pass);
     atomic_store_explicit(&is_busy, 0, memory_order_release);
 }
 
@@ -306,7 +333,7 @@ void shim_restore(struct shim_pass *pass)
     *pass = (struct shim_pass){0};
     take_turn();
     atomic_store_explicit(&is_redirecting, false, memory_order_relaxed);
-    pass_over_objects(RESTORE, pass);
+    pass_over_objects(RESTORE, 0, pass);
     for (struct list *list = lists; list < lists + list_count; list++)
         list->is_on = false;
     atomic_store_explicit(&is_busy, 0, memory_order_release);
@@ -328,7 +355,7 @@ bool shim_redirect_calls(struct shim_redirection *rows, size_t count, uint64_t *
     struct list *list = list_of(rows);
     if (list != NULL) {
         *list = (struct list){.rows = rows, .count = count, .is_on = true};
-        pass_over_objects(REDIRECT, &pass);
+        pass_over_objects(REDIRECT, 0, &pass);
     }
     atomic_store_explicit(&is_busy, 0, memory_order_release);
     *left_alone = pass.unsure + pass.pending;
@@ -340,48 +367,38 @@ void shim_redirect_after_fork_in_child(void)
     atomic_store_explicit(&is_busy, 0, memory_order_relaxed);
 }
 
-/* Objects may have come since the last pass. Never waits: who is in a pass now has seen them, or will be called again. */
-static void redirect_what_is_new(void)
+bool shim_is_redirecting(void)
 {
-    if (!atomic_load_explicit(&is_redirecting, memory_order_relaxed))
+    return atomic_load_explicit(&is_redirecting, memory_order_relaxed);
+}
+
+void shim_redirect_loaded_since(const struct shim_loaded *before)
+{
+    struct shim_pass pass;
+    struct shim_loaded now;
+    shim_count_loaded(&now);
+    if (now.adds == before->adds) {
+        shim_redirect_what_is_new();
         return;
-    int saved_errno = errno;
-    uint64_t changes = 0;
-    dl_iterate_phdr(count_changes, &changes);
-    if (changes != atomic_load_explicit(&seen_changes, memory_order_relaxed) &&
-        atomic_exchange_explicit(&is_busy, 1, memory_order_acquire) == 0) {
-        struct shim_pass pass;
-        if (atomic_load_explicit(&is_redirecting, memory_order_relaxed))
-            pass_over_objects(REDIRECT, &pass);
-        atomic_store_explicit(&is_busy, 0, memory_order_release);
     }
-    errno = saved_errno;
+    /* Whoever is in a pass now may have met these objects before they were relocated. */
+    take_turn();
+    size_t first = before->subs == now.subs ? before->objects : 0;
+    size_t unseen = first_unseen(&now);
+    if (shim_is_redirecting())
+        pass_over_objects(REDIRECT, first < unseen ? first : unseen, &pass);
+    atomic_store_explicit(&is_busy, 0, memory_order_release);
 }
 
-/* ---- objects that are loaded later ---- */
-
-/* dlopen and dlsym look at who calls them: a library by its bare name is searched for where the caller's object says,
- * RTLD_NEXT is relative to it. So they are reached by jumps that leave the caller's return address where it is. Only a
- * dlopen that need not know its caller is called, which gives us the moment after it. Objects that came otherwise are
- * found at the next call of either: who opens a library looks up its symbols next. */
-static bool needs_caller(const char *path)
+/* Never waits: whoever is in a pass now has seen these objects, or leaves something pending. */
+void shim_redirect_what_is_new(void)
 {
-    return path != NULL && (strchr(path, '/') == NULL || strchr(path, '$') != NULL);
-}
-
-/* The loader gives an object of another namespace what belongs there. Ours is the program's, so any object that calls
- * through a slot that we changed is in it too. */
-void *shim_attached_dlopen(const char *path, int mode)
-{
-    if (needs_caller(path))
-        return NEXT(dlopen)(path, mode);
-    void *handle = NEXT(dlopen)(path, mode);
-    redirect_what_is_new();
-    return handle;
-}
-
-void *shim_attached_dlsym(void *handle, const char *name)
-{
-    redirect_what_is_new();
-    return NEXT(dlsym)(handle, name);
+    if (!shim_is_redirecting() || atomic_exchange_explicit(&is_busy, 1, memory_order_acquire) != 0)
+        return;
+    struct shim_pass pass;
+    struct shim_loaded now = {0};
+    dl_iterate_phdr(count_changes, &now);
+    if (shim_is_redirecting() && (now.adds != seen.adds || now.subs != seen.subs))
+        pass_over_objects(REDIRECT, first_unseen(&now), &pass);
+    atomic_store_explicit(&is_busy, 0, memory_order_release);
 }

@@ -96,3 +96,13 @@ bool shim_slot_is_unbound(const struct shim_dynamic *object, const ElfW(Rela) *r
     return code[code[0] == BTI_C] == PUSH;
 #endif
 }
+
+bool shim_slot_is_untouched(const struct shim_dynamic *object, const ElfW(Rela) *relocation, uintptr_t held)
+{
+    /* The place of its stub, or of the head of the table, if the object lay at 0. */
+    if (ELF64_R_TYPE(relocation->r_info) == RELOCATION_SLOT)
+        return held < object->bias && is_readable_code(object, object->bias + held, 1);
+    const ElfW(Sym) *symbol = &object->symbols[ELF64_R_SYM(relocation->r_info)];
+    return ELF64_R_TYPE(relocation->r_info) == RELOCATION_ADDRESS && held == 0 &&
+           ELF64_ST_BIND(symbol->st_info) != STB_WEAK;
+}

@@ -6,10 +6,12 @@
 
 #if defined(__x86_64__)
 #define RELOCATION_SLOT R_X86_64_JUMP_SLOT
-#define IS_ADDRESS(type) ((type) == R_X86_64_GLOB_DAT || (type) == R_X86_64_64)
+#define RELOCATION_ADDRESS R_X86_64_GLOB_DAT
+#define IS_ADDRESS(type) ((type) == RELOCATION_ADDRESS || (type) == R_X86_64_64)
 #elif defined(__aarch64__)
 #define RELOCATION_SLOT R_AARCH64_JUMP_SLOT
-#define IS_ADDRESS(type) ((type) == R_AARCH64_GLOB_DAT || (type) == R_AARCH64_ABS64)
+#define RELOCATION_ADDRESS R_AARCH64_GLOB_DAT
+#define IS_ADDRESS(type) ((type) == RELOCATION_ADDRESS || (type) == R_AARCH64_ABS64)
 #endif
 
 enum slot_outcome { STORED, NOT_NOW, NOT_OURS };
@@ -19,5 +21,8 @@ HIDDEN enum slot_outcome shim_slot_store(uintptr_t page_bytes, const struct shim
 /* Whether the slot is still as the linker left it: its first call goes to the loader, which binds it. The address is then
  * that of the slot's own stub, never that of a function: a program that has put a hook of its own there keeps it. */
 HIDDEN bool shim_slot_is_unbound(const struct shim_dynamic *object, const ElfW(Rela) *relocation, uintptr_t held);
+/* Whether the slot is as its file has it, before the loader relocates it: the object is being loaded. Of slots in tables of the
+ * linker's only: a pointer in data may be cleared by the program. */
+HIDDEN bool shim_slot_is_untouched(const struct shim_dynamic *object, const ElfW(Rela) *relocation, uintptr_t held);
 
 #endif

@@ -9,6 +9,7 @@ mod charging;
 mod continuous;
 mod counted_once;
 mod crowd;
+mod deepbind;
 mod exactness;
 mod fast_path;
 mod foreign_memory;
