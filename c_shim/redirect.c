@@ -21,6 +21,9 @@
 
 enum direction { REDIRECT, RESTORE };
 
+/* Bits of a filter. */
+#define BEGINNINGS 4096
+
 struct job {
     enum direction direction;
     uintptr_t page_bytes;
@@ -29,6 +32,9 @@ struct job {
     /* Objects before this one have been visited. */
     size_t first;
     size_t index;
+    /* Beginnings of the functions' names, by their hash. */
+    uint64_t beginnings[BEGINNINGS / 64];
+    struct shim_window window;
     struct shim_pass pass;
 };
 
@@ -57,6 +63,36 @@ static bool is_named(const char *name, const char *other)
 {
     /* Almost every name is told apart by its first letters. */
     return name[0] == other[0] && name[1] == other[1] && strcmp(name, other) == 0;
+}
+
+/* A library may have tens of thousands of relocations: nearly all are told apart by the first letters of their names. */
+static unsigned hash_of_beginning(const char *name)
+{
+    unsigned hash = 0;
+    for (size_t i = 0; i < 5 && name[i] != '\0'; i++)
+        hash = hash * 33 + (unsigned char)name[i];
+    return hash % BEGINNINGS;
+}
+
+static void note_name(struct job *job, const char *name)
+{
+    unsigned hash = hash_of_beginning(name);
+    job->beginnings[hash / 64] |= UINT64_C(1) << hash % 64;
+}
+
+static void note_names(struct job *job)
+{
+    for (const struct shim_function *function = shim_functions; function < shim_functions + SHIM_ROWS; function++)
+        note_name(job, function->name);
+    for (const struct list *list = lists; list < lists + list_count; list++)
+        for (const struct shim_redirection *row = list->rows; row < list->rows + list->count; row++)
+            note_name(job, row->name);
+}
+
+static bool may_be_redirected(const struct job *job, const char *name)
+{
+    unsigned hash = hash_of_beginning(name);
+    return (job->beginnings[hash / 64] >> hash % 64 & 1) != 0;
 }
 
 static bool find_in_lists(const struct job *job, const char *name, struct redirected *found)
@@ -91,8 +127,9 @@ static void visit_slot(struct job *job, const struct shim_dynamic *object, const
     if (type != RELOCATION_SLOT && !(IS_ADDRESS(type) && relocation->r_addend == 0))
         return;
     const ElfW(Sym) *symbol = &object->symbols[ELF64_R_SYM(relocation->r_info)];
+    const char *name = object->names + symbol->st_name;
     struct redirected function;
-    if (!find_redirected(job, object->names + symbol->st_name, &function))
+    if (!may_be_redirected(job, name) || !find_redirected(job, name, &function))
         return;
     uintptr_t *slot = (uintptr_t *)(object->bias + relocation->r_offset);
     uintptr_t held = __atomic_load_n(slot, __ATOMIC_RELAXED);
@@ -111,7 +148,7 @@ static void visit_slot(struct job *job, const struct shim_dynamic *object, const
         job->pass.pending += job->direction == REDIRECT && shim_slot_is_untouched(object, relocation, held);
         return;
     }
-    switch (shim_slot_store(job->page_bytes, object, slot, to)) {
+    switch (shim_slot_store(job->page_bytes, &job->window, object, slot, to)) {
     case STORED:
         job->pass.slots++;
         break;
@@ -135,6 +172,7 @@ static int visit_object(struct dl_phdr_info *info, size_t size, void *argument)
             for (size_t i = 0; i < object.counts[table]; i++)
                 visit_slot(job, &object, &object.tables[table][i]);
         }
+        shim_close_window(&job->window);
     }
     job->index++;
     return 0;
@@ -155,6 +193,7 @@ static int replace_in_program(struct dl_phdr_info *info, size_t size, void *argu
 {
     struct replacement *replacement = argument;
     uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    struct shim_window window = {0};
     struct shim_dynamic object;
     (void)size;
     if (!shim_read_dynamic(info, page_bytes, &object))
@@ -172,10 +211,11 @@ static int replace_in_program(struct dl_phdr_info *info, size_t size, void *argu
             bool is_due = replacement->from == NULL || held == (uintptr_t)replacement->from ||
                           (replacement->takes_unbound && type == RELOCATION_SLOT && shim_slot_is_unbound(&object, relocation, held));
             if (held == (uintptr_t)replacement->own ||
-                (is_due && shim_slot_store(page_bytes, &object, slot, replacement->own) == STORED))
+                (is_due && shim_slot_store(page_bytes, &window, &object, slot, replacement->own) == STORED))
                 replacement->leading++;
         }
     }
+    shim_close_window(&window);
     return 1;
 }
 
@@ -297,6 +337,7 @@ static void pass_over_objects(enum direction direction, size_t first, struct shi
     struct shim_loaded now;
     shim_count_loaded(&now);
     struct job job = {.direction = direction, .page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), .first = first};
+    note_names(&job);
     dl_iterate_phdr(look_for_other_malloc, &job.has_other_malloc);
     find_others();
     dl_iterate_phdr(visit_object, &job);

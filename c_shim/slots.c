@@ -1,6 +1,6 @@
 /* See slots.h.
  *
- * Memory that the loader made read-only after it had filled it (RELRO) is made writable for the moment of one store.
+ * Memory that the loader made read-only after it had filled it (RELRO) is made writable while slots in it are stored to.
  * Such memory that is still writable belongs to an object which another thread is loading just now: it is left alone,
  * since nobody may take the loader's right to write from under it. The next pass finds it read-only. */
 #define _GNU_SOURCE
@@ -35,25 +35,48 @@ static enum access access_of(const uintptr_t *slot)
     return first == WRITABLE ? access_of_word(last) : first;
 }
 
-enum slot_outcome shim_slot_store(uintptr_t page_bytes, const struct shim_dynamic *object, uintptr_t *slot, const void *value)
+void shim_close_window(struct shim_window *window)
+{
+    /* If the kernel refuses, which it has no reason to, the slots work all the same. */
+    if (window->bytes != 0)
+        mprotect((void *)window->start, window->bytes, PROT_READ);
+    window->bytes = 0;
+}
+
+/* The pages of a slot, up to the end of RELRO memory. */
+static bool open_window(uintptr_t page_bytes, struct shim_window *window, const struct shim_dynamic *object, uintptr_t at)
+{
+    uintptr_t start = at & ~(page_bytes - 1);
+    uintptr_t end = (at + sizeof(uintptr_t) - 1 + page_bytes) & ~(page_bytes - 1);
+    shim_close_window(window);
+    end = end < object->relro_end ? end : object->relro_end;
+    if (mprotect((void *)start, end - start, PROT_READ | PROT_WRITE) != 0)
+        return false;
+    *window = (struct shim_window){start, end - start};
+    return true;
+}
+
+static bool is_in_window(const struct shim_window *window, uintptr_t at)
+{
+    return at - window->start < window->bytes && at - window->start + sizeof(uintptr_t) <= window->bytes;
+}
+
+enum slot_outcome shim_slot_store(uintptr_t page_bytes, struct shim_window *window, const struct shim_dynamic *object,
+                                  uintptr_t *slot, const void *value)
 {
     uintptr_t at = (uintptr_t)slot;
-    enum access access = access_of(slot);
-    if (at < object->relro_start || at >= object->relro_end) {
+    bool is_relro = at >= object->relro_start && at < object->relro_end;
+    if (!is_in_window(window, at)) {
+        enum access access = access_of(slot);
         /* Among code, or protected by the program: that is not ours to change. */
-        if (access == READ_ONLY)
+        if (!is_relro && access == READ_ONLY)
             return NOT_OURS;
-        __atomic_store_n(slot, (uintptr_t)value, __ATOMIC_RELEASE);
-        return STORED;
+        if (is_relro && access == WRITABLE)
+            return NOT_NOW;
+        if (is_relro && !open_window(page_bytes, window, object, at))
+            return NOT_OURS;
     }
-    void *page = (void *)(at & ~(page_bytes - 1));
-    if (access == WRITABLE)
-        return NOT_NOW;
-    if (mprotect(page, page_bytes, PROT_READ | PROT_WRITE) != 0)
-        return NOT_OURS;
     __atomic_store_n(slot, (uintptr_t)value, __ATOMIC_RELEASE);
-    /* If the kernel refuses, which it has no reason to, the slot works all the same. */
-    mprotect(page, page_bytes, PROT_READ);
     return STORED;
 }
 

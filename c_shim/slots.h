@@ -16,8 +16,16 @@
 
 enum slot_outcome { STORED, NOT_NOW, NOT_OURS };
 
-/* One store, which other threads see whole. */
-HIDDEN enum slot_outcome shim_slot_store(uintptr_t page_bytes, const struct shim_dynamic *object, uintptr_t *slot, const void *value);
+/* Pages of RELRO memory that can be written to while slots in them are stored to; none: no bytes. */
+struct shim_window {
+    uintptr_t start;
+    size_t bytes;
+};
+/* One store, which other threads see whole. Opens a window for it, and closes another one. */
+HIDDEN enum slot_outcome shim_slot_store(uintptr_t page_bytes, struct shim_window *window, const struct shim_dynamic *object,
+                                         uintptr_t *slot, const void *value);
+/* After the last slot of an object. */
+HIDDEN void shim_close_window(struct shim_window *window);
 /* Whether the slot is still as the linker left it: its first call goes to the loader, which binds it. The address is then
  * that of the slot's own stub, never that of a function: a program that has put a hook of its own there keeps it. */
 HIDDEN bool shim_slot_is_unbound(const struct shim_dynamic *object, const ElfW(Rela) *relocation, uintptr_t held);
