@@ -1,6 +1,7 @@
-/* Finds, in a process that is attached to, the functions that are redirected there and their next ones. */
+/* Finds the functions that are redirected and their next ones: in a process that is attached to, and in one that started with us. */
 #define _GNU_SOURCE
 #include "attach.h"
+#include "dynamic.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -96,4 +97,58 @@ bool shim_prepare_late(void)
     dlclose(handle);
     atomic_store_explicit(&is_late, is_complete, memory_order_release);
     return is_complete;
+}
+
+/* ---- in a process that started with us ---- */
+
+static void set(void **place, void *found)
+{
+    /* Other threads may do the same, or be in a pass: a row without both addresses is left out. */
+    __atomic_store_n(place, found, __ATOMIC_RELEASE);
+}
+
+static void *address_in(struct dl_phdr_info *info, const struct shim_dynamic *object, const char *name)
+{
+    const ElfW(Sym) *symbol = shim_look_up(info, object, name);
+    return symbol == NULL ? NULL : (void *)(object->bias + symbol->st_value);
+}
+
+/* Nothing is asked of dlsym, whose failures are for the program to see. */
+static int find_in_object(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    (void)size;
+    (void)argument;
+    struct shim_dynamic object;
+    bool is_own = shim_holds(info, (uintptr_t)&is_late);
+    bool is_of_next = shim_holds(info, (uintptr_t)shim_next_malloc_address());
+    if ((!is_own && !is_of_next) || !shim_read_dynamic(info, 1, &object))
+        return 0;
+    for (struct shim_function *function = shim_functions; function < shim_functions + SHIM_ROWS; function++) {
+        bool is_operator = function->group == SHIM_NEW || function->group == SHIM_DELETE;
+        bool is_exported = function->group != SHIM_LATE && function->group != SHIM_EXTENSION;
+        if (is_own && is_exported && function->group != SHIM_ENTRY)
+            set(&function->own, address_in(info, &object, function->name));
+        if (is_of_next && is_operator)
+            set(&function->next, address_in(info, &object, function->name));
+    }
+    return 0;
+}
+
+/* A composed one is ours: no slot holds it. */
+static void set_next(struct shim_function *function, const void *next)
+{
+    if (shim_same_object(next, shim_next_malloc_address()))
+        set(&function->next, (void *)(uintptr_t)next);
+}
+
+void shim_prepare_early(void)
+{
+    static _Atomic(bool) is_prepared;
+    if (atomic_load_explicit(&is_prepared, memory_order_acquire))
+        return;
+#define MALLOC(NAME) set_next(&shim_functions[SHIM_ROW_##NAME], (const void *)(uintptr_t)shim_next.NAME);
+#define COMPOSED(NAME, COMPOSITION) MALLOC(NAME)
+#include "interposed.def"
+    dl_iterate_phdr(find_in_object, NULL);
+    atomic_store_explicit(&is_prepared, true, memory_order_release);
 }

@@ -29,6 +29,9 @@ HIDDEN bool shim_is_late(void);
 /* The next function `name`, or NULL if it is not redirected. */
 HIDDEN void *shim_late_symbol(const char *name);
 
+/* Finds our own functions and their next ones in a process that started with us, for objects that are bound past us. Any thread. */
+HIDDEN void shim_prepare_early(void);
+
 /* See services.h. */
 HIDDEN void shim_find_definitions(struct shim_redirection *rows, size_t count);
 
@@ -54,7 +57,7 @@ HIDDEN bool shim_is_redirecting(void);
 HIDDEN void shim_redirect_loaded_since(const struct shim_loaded *before);
 /* Likewise of objects that no pass has seen, if calls are redirected in all. */
 HIDDEN void shim_redirect_what_is_new(void);
-/* Calls of dlopen and dlsym come to us where calls are redirected in all objects. */
+/* Calls of dlsym come to us where calls are redirected in all objects. */
 HIDDEN void shim_enable_look_ups(void);
 /* A forked child has no other thread that could be in a pass. */
 HIDDEN void shim_redirect_after_fork_in_child(void);

@@ -97,22 +97,26 @@ static const ElfW(Sym) *look_up_gnu(const uint32_t *table, const struct shim_dyn
     }
 }
 
-const ElfW(Sym) *shim_look_up(const struct dl_phdr_info *info, const struct shim_dynamic *object, const char *name)
+uintptr_t shim_dynamic_value(const struct dl_phdr_info *info, ElfW(Sxword) tag)
 {
-    const uint32_t *table = NULL;
+    uintptr_t value = 0;
     for (size_t i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
         if (segment->p_type != PT_DYNAMIC)
             continue;
         const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + segment->p_vaddr);
         for (; dynamic->d_tag != DT_NULL; dynamic++) {
-            if (dynamic->d_tag == DT_GNU_HASH)
-                table = (const uint32_t *)(dynamic->d_un.d_ptr < info->dlpi_addr
-                                               ? dynamic->d_un.d_ptr + info->dlpi_addr
-                                               : dynamic->d_un.d_ptr);
+            if (dynamic->d_tag == tag)
+                value = dynamic->d_un.d_val;
         }
     }
-    const ElfW(Sym) *symbol = table == NULL ? NULL : look_up_gnu(table, object, name);
-    return symbol == NULL || symbol->st_shndx == SHN_UNDEF ? NULL : symbol;
+    return value;
 }
 
+const ElfW(Sym) *shim_look_up(const struct dl_phdr_info *info, const struct shim_dynamic *object, const char *name)
+{
+    uintptr_t value = shim_dynamic_value(info, DT_GNU_HASH);
+    const uint32_t *table = (const uint32_t *)(value < info->dlpi_addr ? value + info->dlpi_addr : value);
+    const ElfW(Sym) *symbol = value == 0 ? NULL : look_up_gnu(table, object, name);
+    return symbol == NULL || symbol->st_shndx == SHN_UNDEF ? NULL : symbol;
+}

@@ -19,6 +19,8 @@ struct shim_dynamic {
 
 /* False: the object has no symbols. `page_bytes` is the size of a page, or 1 if relro_start and relro_end do not matter. */
 HIDDEN bool shim_read_dynamic(const struct dl_phdr_info *info, uintptr_t page_bytes, struct shim_dynamic *object);
+/* The value of the dynamic section's last entry with this tag; 0 if there is none. */
+HIDDEN uintptr_t shim_dynamic_value(const struct dl_phdr_info *info, ElfW(Sxword) tag);
 /* The symbol `name` that the object defines, or NULL. */
 HIDDEN const ElfW(Sym) *shim_look_up(const struct dl_phdr_info *info, const struct shim_dynamic *object, const char *name);
 /* Whether a part of the object that is mapped from its file holds the address. */

@@ -116,7 +116,6 @@ void shim_redirect_extensions(void)
     shim_enable_extensions();
     /* Objects that are loaded later call them, too. */
     shim_enable_look_ups();
-    shim_next_function(&shim_functions[SHIM_ROW_dlopen]);
     shim_next_function(&shim_functions[SHIM_ROW_dlsym]);
     struct shim_pass pass;
     shim_redirect(&pass);

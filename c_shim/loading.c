@@ -1,39 +1,111 @@
-/* Redirects the calls of objects that are loaded later: after an attach, and for extensions.c. */
+/* Redirects the calls of objects that are loaded later, where they would pass us by.
+ *
+ * With RTLD_DEEPBIND a program has an object bound to what it and its own dependencies define, and to the program's
+ * definitions only after these: its calls of malloc go to libc, although we come first in the program. So do those of all
+ * dependencies that are loaded with it. Once they are relocated, their slots are changed as after an attach. Their
+ * constructors have run by then. After an attach, and for extensions.c, this is done for all objects.
+ *
+ * An object with a malloc of its own, or with a dependency that has one, keeps it: a slot is changed only if it holds the next
+ * function. Blocks may be exchanged at any time: we hand out the next allocator's. */
 #define _GNU_SOURCE
 #include "attach.h"
 #include "confinement.h"
+#include "dynamic.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
 
-/* dlopen looks at who calls it: it searches for a bare name where the caller's object says, and `$ORIGIN` is its directory. */
-static bool needs_caller(const char *path)
+/* ---- a search that depends on who asks ---- */
+
+struct search {
+    uintptr_t caller;
+    size_t index;
+    bool is_caller_known;
+    bool is_callers_own;
+};
+
+/* Where an object adds directories to the search: RPATH does so for all that it loads, directly or not; RUNPATH for itself. The
+ * program's RPATH is asked in any case. */
+static int look_for_directories(struct dl_phdr_info *info, size_t size, void *argument)
 {
-    return path == NULL || strchr(path, '/') == NULL || strchr(path, '$') != NULL;
+    (void)size;
+    struct search *search = argument;
+    bool is_caller = shim_holds(info, search->caller);
+    search->is_caller_known |= is_caller;
+    search->is_callers_own |= search->index > 0 && shim_dynamic_value(info, DT_RPATH) != 0;
+    search->is_callers_own |= is_caller && shim_dynamic_value(info, DT_RUNPATH) != 0;
+    search->is_callers_own |= is_caller && (shim_dynamic_value(info, DT_FLAGS_1) & DF_1_NODEFLIB) != 0;
+    search->index++;
+    return 0;
 }
 
-/* Reaches the next one by a jump, which leaves the caller's return address where it is, unless it need not know its caller: then it
- * is called, which gives us the moment after it. Objects that came otherwise are found at the next call of either: who opens a
- * library looks up its symbols next. */
-static void *own_dlopen(const char *path, int mode)
+/* dlopen looks at who calls it: it searches for a bare name where the caller's object says, and `$ORIGIN` is its directory. */
+static bool needs_caller(const char *path, const void *caller)
 {
-    if (needs_caller(path) || shim_is_filtered())
-        return NEXT(dlopen)(path, mode);
+    if (path == NULL || strchr(path, '$') != NULL)
+        return true;
+    if (strchr(path, '/') != NULL)
+        return false;
+    struct search search = {.caller = (uintptr_t)caller};
+    dl_iterate_phdr(look_for_directories, &search);
+    return !search.is_caller_known || search.is_callers_own;
+}
+
+/* ---- dlopen and dlsym ---- */
+
+/* A filter of system calls may kill the process for those that a pass makes. musl has no such mode. */
+static bool binds_past_us(int mode)
+{
+    return (mode & RTLD_DEEPBIND) != 0 && !shim_is_late() && shim_is_glibc() && shim_agent() != NULL && !shim_is_filtered();
+}
+
+static void *open_and_redirect(const char *path, int mode, bool is_past_us)
+{
     struct shim_loaded before;
     shim_count_loaded(&before);
     void *handle = NEXT(dlopen)(path, mode);
     int saved_errno = errno;
-    shim_redirect_loaded_since(&before);
+    if (is_past_us)
+        shim_prepare_early();
+    if (!shim_is_filtered())
+        shim_redirect_loaded_since(&before);
     errno = saved_errno;
     return handle;
+}
+
+/* Who opens a library looks up its symbols next. */
+static void redirect_at_next_look_up(void)
+{
+    struct shim_pass pass;
+    int saved_errno = errno;
+    shim_prepare_early();
+    if (!shim_is_redirecting()) {
+        shim_enable_look_ups();
+        shim_next_function(&shim_functions[SHIM_ROW_dlsym]);
+        shim_redirect(&pass);
+    }
+    errno = saved_errno;
+}
+
+/* Reaches the next one by a jump, which leaves the caller's return address where it is, unless objects are to be redirected and
+ * it need not know its caller: then it is called, which gives us the moment after it. */
+EXPORT void *dlopen(const char *path, int mode)
+{
+    bool is_past_us = binds_past_us(mode);
+    if (LIKELY(!is_past_us && !shim_is_redirecting()))
+        return NEXT(dlopen)(path, mode);
+    if (!needs_caller(path, __builtin_extract_return_addr(__builtin_return_address(0))))
+        return open_and_redirect(path, mode, is_past_us);
+    if (is_past_us && path != NULL)
+        redirect_at_next_look_up();
+    return NEXT(dlopen)(path, mode);
 }
 
 /* A jump, too: RTLD_NEXT is relative to the caller. The loader gives an object of another namespace what belongs there. Ours is
  * the program's, so any object that calls through a slot that we changed is in it too. */
 static void *own_dlsym(void *handle, const char *name)
 {
-    /* A filter of system calls may kill the process for those that a pass makes. */
     if (!shim_is_filtered()) {
         int saved_errno = errno;
         shim_redirect_what_is_new();
@@ -44,6 +116,5 @@ static void *own_dlsym(void *handle, const char *name)
 
 void shim_enable_look_ups(void)
 {
-    shim_functions[SHIM_ROW_dlopen].own = own_dlopen;
     shim_functions[SHIM_ROW_dlsym].own = own_dlsym;
 }

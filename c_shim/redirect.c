@@ -1,5 +1,6 @@
 /* Changes the slots through which loaded objects call the allocator, and changes them back; and, for redirect.h, those
- * through which the program itself calls one function. loading.c says when: after an attach, and for extensions.c.
+ * through which the program itself calls one function. loading.c says when: after an attach, for extensions.c, and for objects
+ * that are bound past us.
  *
  * A pass goes over objects while the loader's list of them is locked, so that none is unmapped. It changes a slot
  * if its relocation names one of our functions and it holds the next one's address: then, and only then, our function
@@ -21,6 +22,9 @@
 
 enum direction { REDIRECT, RESTORE };
 
+/* Who defines a function, apart from us. */
+enum definers { NOT_ASKED, ONLY_NEXT, OTHERS };
+
 /* Bits of a filter. */
 #define BEGINNINGS 4096
 
@@ -32,6 +36,7 @@ struct job {
     /* Objects before this one have been visited. */
     size_t first;
     size_t index;
+    enum definers definers[SHIM_ROWS];
     /* Beginnings of the functions' names, by their hash. */
     uint64_t beginnings[BEGINNINGS / 64];
     struct shim_window window;
@@ -53,6 +58,8 @@ static size_t list_count;
 /* How to redirect the slots of one function. */
 struct redirected {
     const void *own, *next;
+    /* Of the table; NULL: it is of a list. */
+    const struct shim_function *function;
     /* Nobody knows which function the slot of a library will come to hold. */
     bool is_ambiguous;
     /* The library that defines the function calls it by its slot, too. */
@@ -101,7 +108,7 @@ static bool find_in_lists(const struct job *job, const char *name, struct redire
         for (const struct shim_redirection *row = list->rows; row < list->rows + list->count; row++) {
             if (!is_named(row->name, name))
                 continue;
-            *found = (struct redirected){row->own, row->next, list->has_other, true};
+            *found = (struct redirected){row->own, row->next, NULL, list->has_other, true};
             return row->next != NULL && (list->is_on || job->direction == RESTORE);
         }
     }
@@ -114,11 +121,51 @@ static bool find_redirected(const struct job *job, const char *name, struct redi
         if (!is_named(function->name, name))
             continue;
         /* Another malloc has no dlopen and no extensions of the next one's. */
-        bool is_elsewhere = function->group != SHIM_LATE && function->group != SHIM_EXTENSION;
-        *found = (struct redirected){function->own, function->next, is_elsewhere && job->has_other_malloc, false};
+        bool is_elsewhere = function->group != SHIM_LATE && function->group != SHIM_EXTENSION &&
+                            function != &shim_functions[SHIM_ROW_dlopen];
+        *found = (struct redirected){function->own, function->next, function, is_elsewhere && job->has_other_malloc, false};
         return function->own != NULL && function->next != NULL;
     }
     return find_in_lists(job, name, found);
+}
+
+struct definition {
+    const struct shim_function *function;
+    bool has_other;
+};
+
+static int look_for_definition(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    (void)size;
+    struct definition *definition = argument;
+    struct shim_dynamic object;
+    if (shim_holds(info, (uintptr_t)shim_functions) || shim_holds(info, (uintptr_t)definition->function->next) ||
+        !shim_read_dynamic(info, 1, &object))
+        return 0;
+    definition->has_other = shim_look_up(info, &object, definition->function->name) != NULL;
+    return definition->has_other;
+}
+
+/* Whether the loader may bind a slot of some object to a function that is neither ours nor the next one. */
+static bool has_other_definition(struct job *job, const struct shim_function *function)
+{
+    enum definers *known = &job->definers[function - shim_functions];
+    if (*known == NOT_ASKED) {
+        struct definition definition = {.function = function};
+        dl_iterate_phdr(look_for_definition, &definition);
+        *known = definition.has_other ? OTHERS : ONLY_NEXT;
+    }
+    return *known == OTHERS;
+}
+
+/* Whether the loader would certainly bind this slot, which it has yet to fill, to the next function, or to ours. */
+static bool is_certain(struct job *job, const struct redirected *redirected)
+{
+    /* After an attach the next function is the first one that objects find. An object that is bound past us may find any, and another
+     * preloaded library may have what comes before ours. */
+    if (redirected->function != NULL && !shim_is_late())
+        return !has_other_definition(job, redirected->function);
+    return !redirected->is_ambiguous || job->index == 0;
 }
 
 static void visit_slot(struct job *job, const struct shim_dynamic *object, const ElfW(Rela) *relocation)
@@ -140,7 +187,7 @@ static void visit_slot(struct job *job, const struct shim_dynamic *object, const
                       (function.is_called_at_home && object->bias + symbol->st_value == (uintptr_t)function.next);
     bool is_lazy = job->direction == REDIRECT && type == RELOCATION_SLOT && leads_to_next &&
                    shim_slot_is_unbound(object, relocation, held);
-    if (is_lazy && function.is_ambiguous && job->index > 0) {
+    if (is_lazy && !is_certain(job, &function)) {
         job->pass.unsure++;
         return;
     }
@@ -338,7 +385,8 @@ static void pass_over_objects(enum direction direction, size_t first, struct shi
     shim_count_loaded(&now);
     struct job job = {.direction = direction, .page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), .first = first};
     note_names(&job);
-    dl_iterate_phdr(look_for_other_malloc, &job.has_other_malloc);
+    if (shim_is_late())
+        dl_iterate_phdr(look_for_other_malloc, &job.has_other_malloc);
     find_others();
     dl_iterate_phdr(visit_object, &job);
     seen = job.pass.pending == 0 ? now : (struct shim_loaded){0};
@@ -426,7 +474,7 @@ void shim_redirect_loaded_since(const struct shim_loaded *before)
     take_turn();
     size_t first = before->subs == now.subs ? before->objects : 0;
     size_t unseen = first_unseen(&now);
-    if (shim_is_redirecting())
+    if (!shim_is_late() || shim_is_redirecting())
         pass_over_objects(REDIRECT, first < unseen ? first : unseen, &pass);
     atomic_store_explicit(&is_busy, 0, memory_order_release);
 }
