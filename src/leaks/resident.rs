@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use allocsample_profile::{MemoryMap, Note, Profile};
+use allocsample_profile::{MemoryMap, Profile};
 use allocsample_report::{Account, Ledger, units};
 use serde_json::{Value, json};
 
@@ -21,8 +21,6 @@ pub struct ResidentGrowth {
     pub bytes: f64,
     /// Of the rows of the ledger, largest first.
     pub rows: Vec<(Account, String, f64)>,
-    /// PHP opens its extensions with `RTLD_DEEPBIND`, so under `run` they call libc's malloc past the agent, and their blocks look free.
-    pub has_unseen_extensions: bool,
 }
 
 /// Of the later reading, the change that is worth a line.
@@ -73,7 +71,6 @@ impl ResidentGrowth {
             to_s: seconds(last),
             bytes: last.totals.resident_bytes as f64 - first.totals.resident_bytes as f64,
             rows,
-            has_unseen_extensions: has_unseen_extensions(profile),
         }
     }
 
@@ -92,9 +89,6 @@ impl ResidentGrowth {
     /// What that means for somebody who looks for a leak.
     fn meaning(&self) -> Option<&'static str> {
         Some(match self.mostly()? {
-            Account::MallocHeld if self.has_unseen_extensions => {
-                "mostly free blocks that malloc keeps, or blocks of PHP's extensions, which `run` does not see: `allocsample attach PID` samples them"
-            }
             Account::MallocHeld => {
                 "mostly free blocks that malloc keeps, such as holes between live ones: not a leak of blocks; `allocsample memory PID` shows which sites hold them while the process runs"
             }
@@ -145,15 +139,10 @@ impl ResidentGrowth {
     }
 }
 
-fn has_unseen_extensions(profile: &Profile) -> bool {
-    let is_attached = (profile.notes.iter()).any(|(note, _)| *note == Note::Attached);
-    !is_attached && (profile.vm.heaps.values()).any(|heap| heap.name == "php")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocsample_profile::{Exit, ExitHow, HeapId, MemoryMapping, MemoryTotals};
+    use allocsample_profile::{Exit, ExitHow, MemoryMapping, MemoryTotals};
 
     const MIB: u64 = 1 << 20;
 
@@ -202,35 +191,6 @@ mod tests {
             "{line}"
         );
         assert!(line.ends_with("not a leak)"), "{line}");
-    }
-
-    #[test]
-    fn free_blocks_may_be_those_of_extensions_only_where_php_was_run() {
-        let said = |heap: &str, notes: &[Note]| {
-            let mut profile = Profile::default();
-            let heap = allocsample_profile::Heap {
-                name: heap.to_owned(),
-                ..Default::default()
-            };
-            profile.vm.heaps.insert(HeapId(1), heap);
-            profile.notes = notes.iter().map(|&note| (note, String::new())).collect();
-            let grown = ResidentGrowth {
-                from_s: 1.0,
-                to_s: 9.0,
-                bytes: 100.0 * MIB as f64,
-                rows: vec![(
-                    Account::MallocHeld,
-                    "malloc: free blocks".to_owned(),
-                    99.0 * MIB as f64,
-                )],
-                has_unseen_extensions: has_unseen_extensions(&profile),
-            };
-            grown.line(110.0 * MIB as f64).expect("a line")
-        };
-        assert!(said("php", &[]).contains("or blocks of PHP's extensions"));
-        for (heap, notes) in [("php", &[Note::Attached][..]), ("python", &[])] {
-            assert!(said(heap, notes).contains("not a leak of blocks"));
-        }
     }
 
     #[test]
