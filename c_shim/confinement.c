@@ -92,7 +92,8 @@ static enum loss loss_by_seccomp(unsigned operation, unsigned long flags, unsign
 {
     switch (operation) {
     case SECCOMP_SET_MODE_STRICT:
-        return NEARLY_ALL_CALLS;
+        /* The kernel refuses it with a flag, of which it looks at 32 bits, or an argument: so libseccomp asks whether the call exists. */
+        return (unsigned)flags == 0 && filter == 0 ? NEARLY_ALL_CALLS : NOTHING;
     case SECCOMP_SET_MODE_FILTER:
         return loss_by_filter(filter, flags);
     default:

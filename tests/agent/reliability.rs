@@ -173,7 +173,7 @@ fn a_filter_that_kills_at_each_unknown_system_call_does_not_kill_because_of_us()
 
 #[test]
 fn what_a_program_forbids_itself_is_not_done_by_us() {
-    for way in ["clock", "strict", "filter", "files", "rights"] {
+    for way in ["clock", "strict", "filter", "files", "rights", "asks"] {
         let run = Program::compiled("forbids.c").run().arg(way);
         let bare = run.bare();
         assert!(matches!(bare.status.code(), Some(4..=8)), "{way}: {bare:?}");
@@ -200,6 +200,18 @@ fn what_a_program_forbids_itself_is_not_done_by_us() {
     let outcome = run.observed(&Agent::at_interval("3M").seeded(0));
     let stack = outcome.profile().stack_to("allocate");
     assert!(stack.contains(&"main".to_owned()), "{stack:?}");
+}
+
+#[test]
+fn calls_of_seccomp_that_the_kernel_refuses_end_no_recording() {
+    let run = Program::compiled("forbids.c").run().arg("asks");
+    let outcome = run.observed(&Agent::at_interval(1));
+    let profile = outcome.profile();
+    // Before them and after them.
+    assert_eq!(profile.site("allocate").samples, 2000);
+    assert!(profile.exit().contains("exit"), "{}", profile.exit());
+    let notes = profile.report["notes"].to_string();
+    assert!(!notes.contains("a system call filter"), "{notes}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 // Behaviour: a program forbids itself more and more, on pain of death, and goes on allocating.
-// Usage: forbids clock|strict|filter|files|rights
+// Usage: forbids clock|strict|filter|files|rights|asks
 #include "check.h"
 
 #include <linux/capability.h>
@@ -38,6 +38,21 @@ static int give_up_rights(void) {
     return 5;
 }
 
+// Whether the kernel knows a call, a flag or a filter is asked by calls that it refuses, as libseccomp does.
+static void ask(void) {
+    const unsigned unknown = 1U << 30;
+    struct sock_filter rule = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog filter = {1, &rule};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, NULL) == -1);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, &filter) == -1);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, NULL) == -1);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_LOG, NULL) == -1);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, unknown, &filter) == -1);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC | unknown, &filter) == -1);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL) == -1);
+}
+
 int main(int count, char **words) {
     const char *way = count > 1 ? words[1] : "";
     allocate();
@@ -62,6 +77,8 @@ int main(int count, char **words) {
     } else if (!strcmp(way, "files")) {
         struct rlimit none = {0, 0};
         CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
+    } else if (!strcmp(way, "asks")) {
+        ask();
     } else if (!strcmp(way, "rights")) {
         return give_up_rights();
     }
