@@ -78,8 +78,17 @@ impl<'a> Arenas<'a> {
         }
     }
 
-    /// The part of a mapping that a runtime is known to have mapped: 0 where other modules may have mapped for it, too.
+    /// The part of a mapping with another owner that a runtime is known to have mapped: the kernel joins mappings that touch.
     pub fn certain(&self, calls: &MappedRanges<usize>, mapping: &MemoryMapping) -> f64 {
+        match self.is_allowed {
+            true => self.part(calls, mapping, |call| self.is_certain(call)),
+            false => 0.0,
+        }
+    }
+
+    /// The part of a mapping with blocks of glibc's malloc that objects may have. glibc's own calls are not recorded, so no recorded
+    /// one has mapped for it.
+    pub fn beside_malloc(&self, calls: &MappedRanges<usize>, mapping: &MemoryMapping) -> f64 {
         self.part(calls, mapping, |call| self.is_certain(call))
     }
 
@@ -87,12 +96,15 @@ impl<'a> Arenas<'a> {
     /// other memory, too, if the program asks for it (`mmap.mmap`), but hardly of that size.
     pub fn own(&self, calls: &MappedRanges<usize>, mapping: &MemoryMapping) -> f64 {
         self.part(calls, mapping, |call| {
-            ARENA_BYTES.contains(&call.mapped.bytes) && self.is_certain(call)
+            self.is_allowed && ARENA_BYTES.contains(&call.mapped.bytes) && self.is_certain(call)
         })
     }
 
+    /// Whether a module that may map for a runtime has made a call, which is no thread's stack.
     fn is_certain(&self, call: &MappingCall) -> bool {
-        self.is_allowed && self.may_be_of(call) && self.profile.mapper_of(call).is_some()
+        !call.mapped.change.is_thread()
+            && self.may_be_of(call)
+            && self.profile.mapper_of(call).is_some()
     }
 
     /// The part that some calls have mapped.

@@ -311,12 +311,12 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
         }
     }
     let of_go = go::Arenas::of(profile, map);
-    // A mapping that nothing else is known of, where a heap may have its arenas. The kernel puts many right behind a file's.
-    let is_open = |index: usize| {
+    // A mapping that nothing is known of but blocks of malloc, where a heap may have its arenas. The kernel puts many right behind a
+    // file's.
+    let may_be_joined = |index: usize| {
         let mapping = &mappings[index];
         let is_nameless = map.name(mapping).is_empty() || mapping.is(MemoryMapping::BEHIND_FILE);
         (is_nameless || of_go.has(index))
-            && !has_malloc[index]
             && !has_objects[index]
             && allocator_of[index].is_none()
             && !mapping.is(MemoryMapping::BEHIND_GUARD)
@@ -328,9 +328,10 @@ fn of_reading(profile: &Profile, map: &MemoryMap, heap: &[Range<u64>]) -> (Vec<S
         let (arenas, calls) = (Arenas::of(profile), profile.mapped_at(map.totals.time_ns));
         for (index, mapping) in mappings.iter().enumerate() {
             // The kernel joins arenas with large blocks of malloc's beside them.
-            let may_have = match is_open(index) {
-                true => arenas.possible(&calls, mapping),
-                false => arenas.certain(&calls, mapping),
+            let may_have = match (may_be_joined(index), has_malloc[index]) {
+                (true, false) => arenas.possible(&calls, mapping),
+                (true, true) if is_glibc => arenas.beside_malloc(&calls, mapping),
+                _ => arenas.certain(&calls, mapping),
             };
             let anonymous = mapping.anonymous_bytes as f64;
             open[index] = (anonymous * may_have).min(anonymous - in_ranges.bytes[index]);

@@ -541,6 +541,46 @@ fn arenas_beside_a_block_of_malloc_are_pythons() {
     assert_eq!(of(Account::Mapped) + of(Account::Unexplained), 14.0);
 }
 
+/// The same of a runtime whose objects are known by keys, as libgc's are: any library may map for it, and a thread's stack is not its.
+#[test]
+fn a_heap_beside_a_block_of_malloc_is_its_runtimes() {
+    for (name, is_glibc) in [("libc.so.6", true), ("libjemalloc.so.2", false)] {
+        let mut profile = with_python(100);
+        for heap in profile.vm.heaps.values_mut() {
+            heap.name = "libgc".to_owned();
+        }
+        let object = Sample {
+            address: !0x7f12_3456_7890,
+            ..profile.samples.at(0)
+        };
+        profile.samples.set(0, object);
+        profile.notes = vec![(Note::NextAllocator, format!("/lib/{name}"))];
+        // Not where an arena of glibc's could begin.
+        let start = (1 << 40) + MIB;
+        profile.memory[0].mappings[1].start = start;
+        mapped_by(&mut profile, "/lib/libgc.so.1", start, 250);
+        mapped_by(&mut profile, "/lib/libgc.so.1", start + 250 * MIB, 8);
+        let stack = profile.mappings.last_mut().expect("two calls");
+        stack.mapped.change = MappingChange::Thread;
+        profile.samples.push(Sample {
+            address: start + 260 * MIB,
+            size: 20 * MIB,
+            heap: HeapId::MALLOC,
+            ..object
+        });
+        let ledger = Ledger::of(&profile, &profile.memory[0]);
+        let objects = ledger.of_account(Account::Objects) + ledger.of_account(Account::ObjectsHeld);
+        let expected = if is_glibc { 250.0 } else { 0.0 };
+        assert_eq!(
+            (objects / MIB as f64).round(),
+            expected,
+            "{name}: {ledger:?}"
+        );
+        let malloc = ledger.of_row(Account::Malloc, "malloc: live blocks");
+        assert_eq!((malloc / MIB as f64).round(), 20.0, "{name}: {ledger:?}");
+    }
+}
+
 #[test]
 fn arenas_that_are_nearly_empty_are_pythons() {
     // In one piece it is what a program has mapped for itself.
