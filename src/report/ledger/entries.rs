@@ -59,6 +59,24 @@ pub(super) struct Entries<'a> {
     pub(super) rows: BTreeMap<(Account, String), Entry>,
 }
 
+/// What is left of the anonymous or shared memory of a mapping.
+struct Rest {
+    bytes: f64,
+    /// Sampled objects and malloc have these beside it.
+    objects: f64,
+    malloc: f64,
+}
+
+impl Rest {
+    fn of(bytes: f64) -> Self {
+        Self {
+            bytes,
+            objects: 0.0,
+            malloc: 0.0,
+        }
+    }
+}
+
 impl Entries<'_> {
     fn entry(&mut self, account: Account, name: String) -> &mut Entry {
         let entry = self.rows.entry((account, name.clone())).or_default();
@@ -82,7 +100,8 @@ impl Entries<'_> {
         let (account, label) = not_anonymous(&name);
         let rest = match account {
             Account::Shared => {
-                self.divide(mapping, shared, shared, |_, _| (account, label.clone()))
+                let owner = |_: &Self, _| (account, label.clone());
+                self.divide(mapping, &Rest::of(shared), owner)
             }
             _ => shared,
         };
@@ -94,8 +113,12 @@ impl Entries<'_> {
         let rest = match self.add_stacks(mapping, anonymous) {
             true => 0.0,
             false if is_of_calls => {
-                let objects = share.objects + share.objects_held;
-                self.divide(mapping, anonymous + objects, anonymous, Self::owner)
+                let rest = Rest {
+                    bytes: anonymous,
+                    objects: share.objects + share.objects_held,
+                    malloc: share.malloc + share.malloc_held,
+                };
+                self.divide(mapping, &rest, Self::owner)
             }
             false => anonymous,
         };
@@ -130,16 +153,15 @@ impl Entries<'_> {
         !threads.is_empty()
     }
 
-    /// Divides `bytes` in a mapping among the calls that made parts of it, in proportion to their lengths. Sampled objects have
-    /// what is missing to `all`: calls whose memory they cannot lie in get their parts of that. Returns what falls on parts that
-    /// no recorded call has made.
+    /// Divides the rest of a mapping among the calls that made parts of it, in proportion to their lengths. Calls whose memory sampled
+    /// objects cannot lie in get their parts of what these have, too. Returns what falls on parts that no recorded call has made.
     fn divide(
         &mut self,
         mapping: &MemoryMapping,
-        all: f64,
-        bytes: f64,
+        rest: &Rest,
         owner: impl Fn(&Self, usize) -> (Account, String),
     ) -> f64 {
+        let bytes = rest.bytes;
         // Several small ones together lie nowhere.
         if mapping.start == 0 || bytes <= 0.0 {
             return bytes;
@@ -159,34 +181,39 @@ impl Entries<'_> {
             true => 1.0 - self.arenas.possible(&self.calls, mapping),
             false => 0.0,
         };
-        let without_objects = bytes.min(all * ruled_out);
+        let without_objects = bytes.min((bytes + rest.objects) * ruled_out);
         let others = bytes - without_objects;
+        let recorded: u64 = calls
+            .iter()
+            .map(|&(start, end, _)| unknown_bytes(start, end))
+            .sum();
+        // glibc's malloc has mapped its blocks by calls that are not recorded, and they are no part of the rest.
+        let of_malloc = rest.malloc.min((unknown - recorded) as f64);
+        let is_without = ruled_out > 0.0 && Arenas::is_loaders(mapping);
+        let (malloc, malloc_without) = match is_without {
+            true => (0.0, of_malloc),
+            false => (of_malloc, 0.0),
+        };
         // What a byte of either kind has, mapped for objects or not.
         let length = unknown as f64;
         let (per_byte, per_byte_without) = (
-            others / (length * (1.0 - ruled_out)).max(1.0),
-            without_objects / (length * ruled_out).max(1.0),
+            others / (length * (1.0 - ruled_out) - malloc).max(1.0),
+            without_objects / (length * ruled_out - malloc_without).max(1.0),
         );
-        let mut unmapped = unknown;
+        let mut left = bytes;
         for (start, end, row) in calls {
-            let unknown = unknown_bytes(start, end);
-            unmapped -= unknown;
             let mapped = (end - start) as f64;
             let per_byte = match self.arenas.may_be_of(&self.profile.mappings[row]) {
                 _ if ruled_out == 0.0 => per_byte,
                 true => per_byte,
                 false => per_byte_without,
             };
-            let part = unknown as f64 * per_byte;
+            let part = unknown_bytes(start, end) as f64 * per_byte;
+            left -= part;
             self.add_call(owner(self, row), row, part, mapped);
         }
-        let is_without = ruled_out > 0.0 && Arenas::is_loaders(mapping);
-        match unmapped {
-            // Not what rounding leaves.
-            0 => 0.0,
-            unmapped if is_without => unmapped as f64 * per_byte_without,
-            unmapped => unmapped as f64 * per_byte,
-        }
+        // Not what rounding leaves.
+        if left < 1.0 { 0.0 } else { left }
     }
 
     fn add_call(&mut self, (account, name): (Account, String), row: usize, part: f64, mapped: f64) {

@@ -163,6 +163,37 @@ fn of_a_mapping_that_is_claimed_in_part_the_rest_is_unexplained() {
     assert_eq!(mib(&ledger, Account::Unexplained), 1.5);
 }
 
+/// The kernel joins the mapping of a large block with those beside it.
+#[test]
+fn a_block_of_malloc_takes_no_part_in_the_division_of_what_is_beside_it() {
+    // Not where an arena of glibc's could begin.
+    let start = (1 << 40) + MIB;
+    for (mapped_mib, resident_mib, unexplained_mib) in [(3, 4, 0.0), (3, 2, 0.0), (2, 4, 1.0)] {
+        let calls = vec![call(MappingChange::Map, start, mapped_mib)];
+        let mappings = vec![mapping(start, 4, resident_mib, 0, 0)];
+        let mut profile = profile(&[""], mappings, calls);
+        profile.intervals.push(allocsample_profile::IntervalInfo {
+            time_ns: 0,
+            sampling: allocsample_profile::Sampling::Poisson,
+            interval_bytes: 1,
+            seed: 1,
+        });
+        profile.samples.push(allocsample_profile::Sample {
+            time_ns: 1,
+            address: start + 3 * MIB,
+            size: MIB,
+            points: 1,
+            ..allocsample_profile::Sample::default()
+        });
+        let ledger = Ledger::of(&profile, &profile.memory[0]);
+        let unexplained = mib(&ledger, Account::Unexplained);
+        assert!((unexplained - unexplained_mib).abs() < 0.001, "{ledger:?}");
+        let mapped = mib(&ledger, Account::Mapped);
+        let rest = resident_mib as f64 - 1.0 - unexplained_mib;
+        assert!((mapped - rest).abs() < 0.001, "{ledger:?}");
+    }
+}
+
 #[test]
 fn memory_that_was_there_when_the_recording_began_late_is_earlier() {
     let start = 1 << 40;
