@@ -334,10 +334,25 @@ fn exactly(profile: &Profile, totals: &Totals) -> String {
     match profile.sampled_by() {
         Some(_) => String::new(),
         None => format!(
-            " (exact: {}{})",
+            " (exact: {}{}{})",
             units::bytes(totals.exact_bytes as f64),
+            including_backing(totals),
             uncounted(profile)
         ),
+    }
+}
+
+/// Says why the estimate is below the exact count, where a reader would see that it is.
+fn including_backing(totals: &Totals) -> String {
+    let bytes = totals.backing.value();
+    match totals.allocated.stderr() {
+        Some(stderr) if bytes > stderr => {
+            format!(
+                ", including {} that heaps took from malloc",
+                units::bytes(bytes)
+            )
+        }
+        _ => String::new(),
     }
 }
 
@@ -509,5 +524,52 @@ fn paint(text: &str, code: &str, colour: bool) -> String {
         format!("\x1b[{code}m{text}\x1b[0m")
     } else {
         text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocsample_profile::{Heap, HeapId, IntervalInfo, Sample, Sampling};
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_exact_count_says_how_much_of_it_heaps_took_from_malloc() {
+        let mut profile = Profile::default();
+        profile.intervals.push(IntervalInfo {
+            time_ns: 0,
+            sampling: Sampling::Poisson,
+            interval_bytes: MIB,
+            seed: 1,
+        });
+        let heap = Heap {
+            name: "pypy".to_owned(),
+            kind: None,
+            exact_bytes: 400 * MIB,
+        };
+        profile.vm.heaps.insert(HeapId(1), heap);
+        let sample = Sample {
+            time_ns: 1,
+            size: 100 * MIB,
+            heap: HeapId(1),
+            points: 100,
+            ..Sample::default()
+        };
+        for number in 1..=4 {
+            let address = number << 32;
+            profile.samples.push(Sample { address, ..sample });
+        }
+        let said = |profile: &Profile| exactly(profile, &Totals::of(profile));
+        assert_eq!(said(&profile), " (exact: 400 MiB)");
+        profile.backing.samples.push(Sample {
+            size: 32 * MIB,
+            points: 32,
+            ..sample
+        });
+        assert_eq!(
+            said(&profile),
+            " (exact: 400 MiB, including 32.0 MiB that heaps took from malloc)"
+        );
     }
 }

@@ -25,6 +25,8 @@ pub struct Totals {
     pub audit: Audit,
     /// Bytes that went through the threads' counters.
     pub exact_bytes: u64,
+    /// Those of them in blocks of malloc that are memory of other heaps, whose objects count as allocated instead.
+    pub backing: Estimate,
     /// How much of the process's memory the profile accounts for, if that is known.
     pub coverage: Option<Coverage>,
 }
@@ -74,6 +76,7 @@ impl Totals {
             peak: Peak::default(),
             audit: Audit::default(),
             exact_bytes: profile.exact_bytes(),
+            backing: Estimate::default(),
             coverage: None,
         };
         let allowances = profile.allowances(0, u64::MAX);
@@ -129,6 +132,7 @@ impl Totals {
         for block in profile.backing.as_mallocs().filter(|it| !it.is_carried()) {
             let (bytes, _) = weights.get(&block);
             counted += bytes;
+            totals.backing += bytes;
             *by_thread.entry(block.thread).or_default() += bytes;
         }
         // The exact counts are those of the whole process.
