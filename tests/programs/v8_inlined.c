@@ -4,7 +4,7 @@
 #include "../../c_shim/bridges/v8/draws.c"
 #include "../../c_shim/bridges/v8/joined.h"
 #include "check.h"
-#include "v8_parts.h"
+#include "bridge_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>

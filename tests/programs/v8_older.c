@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "../../c_shim/bridges/v8/older.c"
 #include "check.h"
-#include "v8_parts.h"
+#include "bridge_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -161,6 +161,11 @@ fn the_leak_is_found() {
     bridge::assert_leak(&["guile", "--no-auto-compile", "-c", &code], "open_session");
 }
 
+#[test]
+fn a_line_is_that_of_a_whole_reading_wherever_a_search_begins() {
+    bridge::assert_part_prints("guile_lines.c", "lines\n");
+}
+
 /// Starts a program that calls `grow`, whose definition this is, as often as every line of its input says. Without a threshold the
 /// JIT has Guile's own.
 fn start_growing(grow: &str, level: u32, jit_threshold: Option<&str>) -> Attached {

@@ -206,6 +206,18 @@ fn is_of(leak: &Value, name: &str) -> bool {
     function == name || function.ends_with(&format!(".{name}"))
 }
 
+/// Compiles a program that tests a file of a bridge by itself, and prints this line if all is well.
+#[track_caller]
+pub fn assert_part_prints(program: &str, line: &str) {
+    let flags = [
+        concat!("-I", env!("CARGO_MANIFEST_DIR"), "/c_shim"),
+        concat!("-I", env!("CARGO_MANIFEST_DIR"), "/c_shim/include"),
+        concat!("-I", env!("CARGO_MANIFEST_DIR"), "/c_shim/bridges"),
+    ];
+    let program = Program::compiled_with(program, &flags);
+    assert_eq!(program.run().bare().assert_success().text(), line);
+}
+
 /// The leaks and possible leaks that `leaks` finds in a command, profiled with this seed.
 #[track_caller]
 pub fn leaks_of(

@@ -45,6 +45,7 @@ void guile_code_after_fork_in_child(void)
 {
     lock_release(&image_lock);
     names_after_fork_in_child(&functions);
+    guile_lines_after_fork_in_child();
 }
 
 /* ---- images ---- */
@@ -106,7 +107,7 @@ static bool read_image(uintptr_t ip, struct guile_image *image)
     return ip >= image->text && ip < image->text_end;
 }
 
-static const struct guile_image *known_image(uintptr_t ip)
+static struct guile_image *known_image(uintptr_t ip)
 {
     size_t count = atomic_load_explicit(&image_count, memory_order_acquire);
     for (size_t i = 0; i < count; i++)
@@ -115,10 +116,10 @@ static const struct guile_image *known_image(uintptr_t ip)
     return NULL;
 }
 
-static const struct guile_image *image_of(uintptr_t ip)
+static struct guile_image *image_of(uintptr_t ip)
 {
     struct guile_image found;
-    const struct guile_image *image = known_image(ip);
+    struct guile_image *image = known_image(ip);
     if (image != NULL || !read_image(ip, &found) || !lock_try(&image_lock))
         return image;
     image = known_image(ip);
@@ -165,7 +166,7 @@ static void copy_name(const struct guile_image *image, const Elf64_Sym *symbol, 
 }
 
 /* A function without a name gets the place where it is defined. The first one of a file is what runs when it is loaded. */
-static uint32_t define(const struct guile *guile, const struct guile_image *image, const Elf64_Sym *symbol, const char *file)
+static uint32_t define(const struct guile *guile, struct guile_image *image, const Elf64_Sym *symbol, const char *file)
 {
     char name[1024], first_file[1024];
     uint32_t first_line = guile_lines_find(image, image->text + symbol->st_value, first_file, sizeof first_file);
@@ -184,7 +185,7 @@ static allocsample_frame find_frame(const struct guile *guile, uintptr_t ip)
 {
     Elf64_Sym symbol;
     char file[1024];
-    const struct guile_image *image = image_of(ip);
+    struct guile_image *image = image_of(ip);
     if (image == NULL || !find_symbol(image, ip, &symbol))
         return (allocsample_frame){0};
     uint32_t line = guile_lines_find(image, ip, file, sizeof file);

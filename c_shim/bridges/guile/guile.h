@@ -28,6 +28,7 @@ struct guile_image {
     uintptr_t text, text_end;
     uintptr_t symbols, symbols_end, strings, strings_end;
     uintptr_t lines, lines_end;
+    struct guile_marks *_Atomic marks; /* lines.c; NULL: there are none yet */
 };
 
 HIDDEN bool guile_code_make(void);
@@ -38,6 +39,7 @@ HIDDEN void guile_code_after_fork_in_child(void);
 /* ---- lines.c ---- */
 
 /* The line of the code at `ip`, 0 if it is not known, and its file. */
-HIDDEN uint32_t guile_lines_find(const struct guile_image *image, uintptr_t ip, char *file, size_t room);
+HIDDEN uint32_t guile_lines_find(struct guile_image *image, uintptr_t ip, char *file, size_t room);
+HIDDEN void guile_lines_after_fork_in_child(void);
 
 #endif

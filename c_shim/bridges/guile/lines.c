@@ -1,7 +1,12 @@
-/* Lines of Guile's compiled code: a program of DWARF's, of version 2 to 4, for each image. */
+/* Lines of Guile's compiled code: a program of DWARF's, of version 2 to 4, for each image.
+ *
+ * A program can be read from its beginning only, and that of a large module has tens of thousands of rows. So whoever reads it leaves
+ * marks on the way, and the next one begins at the last mark before its address. */
 #define _GNU_SOURCE
 #include "guile.h"
 #include "kit/foreign.h"
+#include "kit/lock.h"
+#include "kit/memory.h"
 
 enum { COPY = 1, ADVANCE_PC, ADVANCE_LINE, SET_FILE, SET_COLUMN, NEGATE, SET_BLOCK, ADD_PC, FIXED_ADVANCE_PC };
 enum { END_SEQUENCE = 1, SET_ADDRESS = 2 };
@@ -122,6 +127,10 @@ struct search {
     struct row row, best;
     uint64_t address;
     bool has_best, is_over;
+    /* Rows since the mark where it began, or since the beginning. */
+    size_t rows;
+    /* No row begins below the one before it, or beyond the address. */
+    bool is_ordered;
 };
 
 /* A row begins where the one before ends: the last one that begins at or below the address is its. */
@@ -129,11 +138,73 @@ static void put(struct search *search)
 {
     if (search->row.address > search->address) {
         search->is_over = search->has_best;
+        search->is_ordered = false;
         return;
     }
+    search->is_ordered &= !search->has_best || search->row.address >= search->best.address;
     search->best = search->row;
     search->has_best = true;
+    search->rows++;
 }
+
+/* ---- marks ---- */
+
+/* Rows from one mark to the next. */
+#define MARK_ROWS 1024
+#define MARKS 127 /* a page, with their number */
+
+struct mark {
+    struct row row;
+    uintptr_t next; /* the instruction behind that row */
+};
+
+struct guile_marks {
+    _Atomic(size_t) count;
+    struct mark marks[MARKS];
+};
+
+/* Whoever cannot have it leaves no marks. */
+static bridge_lock marking;
+
+static void begin_at_mark(const struct guile_marks *marks, struct cursor *cursor, struct search *search)
+{
+    size_t count = marks == NULL ? 0 : atomic_load_explicit(&marks->count, memory_order_acquire);
+    while (count > 0 && marks->marks[count - 1].row.address > search->address)
+        count--;
+    if (count == 0)
+        return;
+    const struct mark *mark = &marks->marks[count - 1];
+    search->row = search->best = mark->row;
+    search->has_best = true;
+    cursor->at = mark->next;
+}
+
+/* Rows before a mark begin at or below its own, so that a search which begins there misses none. At the end of a sequence the row is
+ * that of the next one. */
+static void leave_mark(struct guile_image *image, const struct cursor *cursor, const struct search *search)
+{
+    bool is_within = search->row.address == search->best.address;
+    if (!search->is_ordered || !is_within || cursor->has_failed || !lock_try(&marking))
+        return;
+    struct guile_marks *marks = atomic_load_explicit(&image->marks, memory_order_relaxed);
+    if (marks == NULL) {
+        marks = memory_map(sizeof *marks);
+        atomic_store_explicit(&image->marks, marks, memory_order_release);
+    }
+    size_t count = marks == NULL ? MARKS : atomic_load_explicit(&marks->count, memory_order_relaxed);
+    if (count < MARKS && (count == 0 || marks->marks[count - 1].next < cursor->at)) {
+        marks->marks[count] = (struct mark){.row = search->row, .next = cursor->at};
+        atomic_store_explicit(&marks->count, count + 1, memory_order_release);
+    }
+    lock_release(&marking);
+}
+
+void guile_lines_after_fork_in_child(void)
+{
+    lock_release(&marking);
+}
+
+/* ---- instructions ---- */
 
 static void step_extended(struct cursor *cursor, struct search *search)
 {
@@ -201,17 +272,28 @@ static void copy_text(struct cursor *cursor, uintptr_t from, char *to, size_t ro
     to[length] = 0;
 }
 
-uint32_t guile_lines_find(const struct guile_image *image, uintptr_t ip, char *file, size_t room)
+static void run(struct guile_image *image, struct cursor *cursor, const struct header *header, struct search *search)
+{
+    cursor->at = header->program;
+    begin_at_mark(atomic_load_explicit(&image->marks, memory_order_acquire), cursor, search);
+    while (cursor->at < cursor->end && !cursor->has_failed && !search->is_over) {
+        step(cursor, header, search);
+        if (search->rows < MARK_ROWS || search->is_over)
+            continue;
+        search->rows = 0;
+        leave_mark(image, cursor, search);
+    }
+}
+
+uint32_t guile_lines_find(struct guile_image *image, uintptr_t ip, char *file, size_t room)
 {
     struct cursor cursor = {.at = image->lines, .end = image->lines_end};
     struct header header = {0};
     file[0] = 0;
     if (image->lines == 0 || image->lines_end - image->lines > MOST_PROGRAM || !read_header(&cursor, &header))
         return 0;
-    struct search search = {.row = {.file = 1, .line = 1}, .address = ip - image->base};
-    cursor.at = header.program;
-    while (cursor.at < cursor.end && !cursor.has_failed && !search.is_over)
-        step(&cursor, &header, &search);
+    struct search search = {.row = {.file = 1, .line = 1}, .address = ip - image->base, .is_ordered = true};
+    run(image, &cursor, &header, &search);
     if (!search.has_best || search.best.line <= 0 || search.best.line > INT32_MAX)
         return 0;
     if (search.best.file < header.file_count)

@@ -1,6 +1,6 @@
-/* What tests of single files of V8's bridge need: random numbers, the same on every machine, and the services that the files use. */
-#ifndef V8_PARTS_H
-#define V8_PARTS_H
+/* What tests of single files of a bridge need: random numbers, the same on every machine, and the services that the files use. */
+#ifndef BRIDGE_PARTS_H
+#define BRIDGE_PARTS_H
 
 #include <stdint.h>
 #include <sys/mman.h>
