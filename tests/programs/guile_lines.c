@@ -124,8 +124,8 @@ static void make_program(size_t wanted, enum order order)
 {
     struct row row = {.file = 1, .line = 1};
     begin_program();
-    if (order == ANY_ORDER)
-        set_address(&row, below(20000));
+    if (order != ONE_SEQUENCE)
+        set_address(&row, 200 + below(20000));
     while (row_count + 2 < wanted) {
         uint64_t before = row.address;
         /* At a mark, too. */
@@ -217,10 +217,28 @@ static void a_search_reads_little_once_there_are_marks(void)
     forget(&image);
 }
 
+/* Code before the first row is asked for again and again. */
+static void a_search_in_front_of_all_rows_reads_the_program_once(void)
+{
+    make_program(20 * MARK_ROWS, SEQUENCES_IN_ORDER);
+    uint64_t first = rows[0].address;
+    struct guile_image image = image_of_program();
+    for (int i = 0; i < 3; i++) {
+        copies = 0;
+        check_line(&image, first - 100);
+        CHECK(i == 0 || copies < 3);
+        check_line(&image, first - 100 + (uint64_t)i);
+        check_line(&image, first);
+        check_line(&image, rows[row_count - 2].address);
+    }
+    forget(&image);
+}
+
 int main(void)
 {
     lines_are_those_of_a_whole_reading();
     a_search_reads_little_once_there_are_marks();
+    a_search_in_front_of_all_rows_reads_the_program_once();
     puts("lines");
     return 0;
 }

@@ -18,7 +18,10 @@
 #define IMAGES 2048
 #define STANDALONE 255 /* the system that Guile's files are for */
 #define MOST_SECTIONS 64
-#define ENTRIES 16384
+/* What is known of addresses: a large program, such as Guix, has tens of thousands in its stacks. */
+#define BUCKETS (1 << BUCKET_BITS)
+#define BUCKET_BITS 15
+#define WAYS 2
 /* Symbols that are read at once. */
 #define SYMBOLS 128
 
@@ -36,7 +39,7 @@ static struct names functions;
 
 bool guile_code_make(void)
 {
-    known = memory_map(ENTRIES * sizeof *known);
+    known = memory_map(BUCKETS * WAYS * sizeof *known);
     images = memory_map(IMAGES * sizeof *images);
     return known != NULL && images != NULL && names_make(&functions);
 }
@@ -192,20 +195,40 @@ static allocsample_frame find_frame(const struct guile *guile, uintptr_t ip)
     return (allocsample_frame){.function = define(guile, image, &symbol, file), .line = line};
 }
 
-allocsample_frame guile_code_frame(const struct guile *guile, uintptr_t ip)
+static bool find_known(struct known *bucket, uintptr_t ip, allocsample_frame *frame)
 {
-    struct known *entry = &known[(ip >> 1) * UINT64_C(0x9e3779b97f4a7c15) >> 50];
-    if (atomic_load_explicit(&entry->ip, memory_order_acquire) == ip) {
-        allocsample_frame frame = {.function = atomic_load_explicit(&entry->number, memory_order_relaxed),
-                                   .line = atomic_load_explicit(&entry->line, memory_order_relaxed)};
+    for (struct known *entry = bucket; entry < bucket + WAYS; entry++) {
+        if (atomic_load_explicit(&entry->ip, memory_order_acquire) != ip)
+            continue;
+        *frame = (allocsample_frame){.function = atomic_load_explicit(&entry->number, memory_order_relaxed),
+                                     .line = atomic_load_explicit(&entry->line, memory_order_relaxed)};
         /* Another thread may have put another address here meanwhile. */
         atomic_thread_fence(memory_order_acquire);
         if (atomic_load_explicit(&entry->ip, memory_order_relaxed) == ip)
-            return frame;
+            return true;
     }
-    allocsample_frame frame = find_frame(guile, ip);
+    return false;
+}
+
+/* An empty entry, or any. */
+static struct known *entry_for(struct known *bucket, uintptr_t ip)
+{
+    for (struct known *entry = bucket; entry < bucket + WAYS; entry++)
+        if (atomic_load_explicit(&entry->ip, memory_order_relaxed) == 0)
+            return entry;
+    return &bucket[ip >> 2 & (WAYS - 1)];
+}
+
+allocsample_frame guile_code_frame(const struct guile *guile, uintptr_t ip)
+{
+    struct known *bucket = &known[((ip >> 1) * UINT64_C(0x9e3779b97f4a7c15) >> (64 - BUCKET_BITS)) * WAYS];
+    allocsample_frame frame;
+    if (find_known(bucket, ip, &frame))
+        return frame;
+    frame = find_frame(guile, ip);
     if (!lock_try(&image_lock))
         return frame;
+    struct known *entry = entry_for(bucket, ip);
     atomic_store_explicit(&entry->ip, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&entry->number, frame.function, memory_order_relaxed);

@@ -150,8 +150,8 @@ static void put(struct search *search)
 /* ---- marks ---- */
 
 /* Rows from one mark to the next. */
-#define MARK_ROWS 1024
-#define MARKS 127 /* a page, with their number */
+#define MARK_ROWS 256
+#define MARKS 511 /* four pages, with what is beside them */
 
 struct mark {
     struct row row;
@@ -160,6 +160,8 @@ struct mark {
 
 struct guile_marks {
     _Atomic(size_t) count;
+    /* No row begins below this address. Code at the beginning of a module has none, and is asked for whenever its function is. */
+    _Atomic(uint64_t) first;
     struct mark marks[MARKS];
 };
 
@@ -169,6 +171,7 @@ static bridge_lock marking;
 static void begin_at_mark(const struct guile_marks *marks, struct cursor *cursor, struct search *search)
 {
     size_t count = marks == NULL ? 0 : atomic_load_explicit(&marks->count, memory_order_acquire);
+    search->is_over = marks != NULL && search->address < atomic_load_explicit(&marks->first, memory_order_relaxed);
     while (count > 0 && marks->marks[count - 1].row.address > search->address)
         count--;
     if (count == 0)
@@ -179,6 +182,17 @@ static void begin_at_mark(const struct guile_marks *marks, struct cursor *cursor
     cursor->at = mark->next;
 }
 
+/* With the lock. NULL: there is no memory. */
+static struct guile_marks *marks_of(struct guile_image *image)
+{
+    struct guile_marks *marks = atomic_load_explicit(&image->marks, memory_order_relaxed);
+    if (marks != NULL)
+        return marks;
+    marks = memory_map(sizeof *marks);
+    atomic_store_explicit(&image->marks, marks, memory_order_release);
+    return marks;
+}
+
 /* Rows before a mark begin at or below its own, so that a search which begins there misses none. At the end of a sequence the row is
  * that of the next one. */
 static void leave_mark(struct guile_image *image, const struct cursor *cursor, const struct search *search)
@@ -186,16 +200,23 @@ static void leave_mark(struct guile_image *image, const struct cursor *cursor, c
     bool is_within = search->row.address == search->best.address;
     if (!search->is_ordered || !is_within || cursor->has_failed || !lock_try(&marking))
         return;
-    struct guile_marks *marks = atomic_load_explicit(&image->marks, memory_order_relaxed);
-    if (marks == NULL) {
-        marks = memory_map(sizeof *marks);
-        atomic_store_explicit(&image->marks, marks, memory_order_release);
-    }
+    struct guile_marks *marks = marks_of(image);
     size_t count = marks == NULL ? MARKS : atomic_load_explicit(&marks->count, memory_order_relaxed);
     if (count < MARKS && (count == 0 || marks->marks[count - 1].next < cursor->at)) {
         marks->marks[count] = (struct mark){.row = search->row, .next = cursor->at};
         atomic_store_explicit(&marks->count, count + 1, memory_order_release);
     }
+    lock_release(&marking);
+}
+
+/* After all of the program. */
+static void note_first(struct guile_image *image, uint64_t without_rows)
+{
+    if (!lock_try(&marking))
+        return;
+    struct guile_marks *marks = marks_of(image);
+    if (marks != NULL && atomic_load_explicit(&marks->first, memory_order_relaxed) <= without_rows)
+        atomic_store_explicit(&marks->first, without_rows + 1, memory_order_relaxed);
     lock_release(&marking);
 }
 
@@ -283,6 +304,8 @@ static void run(struct guile_image *image, struct cursor *cursor, const struct h
         search->rows = 0;
         leave_mark(image, cursor, search);
     }
+    if (!search->has_best && !search->is_over && !cursor->has_failed)
+        note_first(image, search->address);
 }
 
 uint32_t guile_lines_find(struct guile_image *image, uintptr_t ip, char *file, size_t room)
