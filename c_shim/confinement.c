@@ -92,7 +92,7 @@ static enum loss loss_by_seccomp(unsigned operation, unsigned long flags, unsign
 {
     switch (operation) {
     case SECCOMP_SET_MODE_STRICT:
-        /* The kernel refuses it with a flag, of which it looks at 32 bits, or an argument: so libseccomp asks whether the call exists. */
+        /* The kernel rejects strict mode with flags (it reads 32 bits) or an argument. libseccomp makes such a call to test for support. */
         return (unsigned)flags == 0 && filter == 0 ? NEARLY_ALL_CALLS : NOTHING;
     case SECCOMP_SET_MODE_FILTER:
         return loss_by_filter(filter, flags);

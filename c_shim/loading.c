@@ -1,9 +1,9 @@
-/* Redirects the calls of objects that are loaded later, where they would pass us by.
+/* Redirects the calls of objects that are loaded later, where they would bypass the agent.
  *
- * With RTLD_DEEPBIND a program has an object bound to what it and its own dependencies define, and to the program's
- * definitions only after these: its calls of malloc go to libc, although we come first in the program. So do those of all
- * dependencies that are loaded with it. Once they are relocated, their slots are changed as after an attach. Their
- * constructors have run by then. After an attach, and for extensions.c, this is done for all objects.
+ * RTLD_DEEPBIND makes the loader search an object and its dependencies before the program's global scope. The object's calls
+ * of malloc then go to libc, although the agent comes first in the global scope. The same holds for the dependencies loaded
+ * with it. Their slots are changed, as after an attach, once dlopen returns; their constructors have already run by then.
+ * After an attach, and for extensions.c, the slots of all objects are changed.
  *
  * An object with a malloc of its own, or with a dependency that has one, keeps it: a slot is changed only if it holds the next
  * function. Blocks may be exchanged at any time: we hand out the next allocator's. */
@@ -16,7 +16,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* ---- a search that depends on who asks ---- */
+/* ---- searches that depend on the caller ---- */
 
 struct search {
     uintptr_t caller;
@@ -25,8 +25,8 @@ struct search {
     bool is_callers_own;
 };
 
-/* Where an object adds directories to the search: RPATH does so for all that it loads, directly or not; RUNPATH for itself. The
- * program's RPATH is asked in any case. */
+/* Finds objects that add directories to the search: RPATH applies to everything that the object loads, directly or not; RUNPATH
+ * to the object itself. The program's RPATH is searched for any caller. */
 static int look_for_directories(struct dl_phdr_info *info, size_t size, void *argument)
 {
     (void)size;
@@ -40,7 +40,7 @@ static int look_for_directories(struct dl_phdr_info *info, size_t size, void *ar
     return 0;
 }
 
-/* dlopen looks at who calls it: it searches for a bare name where the caller's object says, and `$ORIGIN` is its directory. */
+/* dlopen depends on its caller: the caller's object says where to search for a bare name, and `$ORIGIN` is its directory. */
 static bool needs_caller(const char *path, const void *caller)
 {
     if (path == NULL || strchr(path, '$') != NULL)
@@ -54,7 +54,7 @@ static bool needs_caller(const char *path, const void *caller)
 
 /* ---- dlopen and dlsym ---- */
 
-/* A filter of system calls may kill the process for those that a pass makes. musl has no such mode. */
+/* A system call filter may kill the process for the calls that a pass makes. musl has no such mode. */
 static bool binds_past_us(int mode)
 {
     return (mode & RTLD_DEEPBIND) != 0 && !shim_is_late() && shim_is_glibc() && shim_agent() != NULL && !shim_is_filtered();
@@ -74,7 +74,7 @@ static void *open_and_redirect(const char *path, int mode, bool is_past_us)
     return handle;
 }
 
-/* Who opens a library looks up its symbols next. */
+/* A program that opens a library usually looks up its symbols next. */
 static void redirect_at_next_look_up(void)
 {
     struct shim_pass pass;
@@ -88,8 +88,8 @@ static void redirect_at_next_look_up(void)
     errno = saved_errno;
 }
 
-/* Reaches the next one by a jump, which leaves the caller's return address where it is, unless objects are to be redirected and
- * it need not know its caller: then it is called, which gives us the moment after it. */
+/* Jumps to the next dlopen, which keeps the caller's return address in place. If objects are to be redirected, and the result does
+ * not depend on the caller, it calls the next one instead, to make a pass after it. */
 EXPORT void *dlopen(const char *path, int mode)
 {
     bool is_past_us = binds_past_us(mode);

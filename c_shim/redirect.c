@@ -22,10 +22,10 @@
 
 enum direction { REDIRECT, RESTORE };
 
-/* Who defines a function, apart from us. */
+/* Which objects define a function, apart from the agent. */
 enum definers { NOT_ASKED, ONLY_NEXT, OTHERS };
 
-/* Bits of a filter. */
+/* Bits in the filter of names. */
 #define BEGINNINGS 4096
 
 struct job {
@@ -399,8 +399,8 @@ static size_t first_unseen(const struct shim_loaded *now)
     return seen.subs == now->subs ? seen.objects : 0;
 }
 
-/* A pass takes milliseconds. Who does not see its end is a child of a bare clone, where it will never come. Sleeps by number:
- * libc's functions would end a thread that is to be cancelled, here, inside of its dlopen. */
+/* A pass takes milliseconds. In a child of a raw clone, a pass of another thread never ends, so the wait has a limit. It sleeps by
+ * the raw system call: libc's functions are cancellation points, and would end a thread inside its dlopen. */
 static void take_turn(void)
 {
     const struct timespec a_millisecond = {.tv_nsec = 1000000};

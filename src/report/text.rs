@@ -342,7 +342,7 @@ fn exactly(profile: &Profile, totals: &Totals) -> String {
     }
 }
 
-/// Says why the estimate is below the exact count, where a reader would see that it is.
+/// Explains why the estimate is visibly below the exact count.
 fn including_backing(totals: &Totals) -> String {
     let bytes = totals.backing.value();
     match totals.allocated.stderr() {

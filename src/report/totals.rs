@@ -25,7 +25,7 @@ pub struct Totals {
     pub audit: Audit,
     /// Bytes that went through the threads' counters.
     pub exact_bytes: u64,
-    /// Those of them in blocks of malloc that are memory of other heaps, whose objects count as allocated instead.
+    /// The part of them that other heaps took from malloc. The objects in that memory count as allocated instead.
     pub backing: Estimate,
     /// How much of the process's memory the profile accounts for, if that is known.
     pub coverage: Option<Coverage>,

@@ -234,7 +234,7 @@ fn no_slot_is_changed_behind_a_filter_of_system_calls() {
         let library = library("libdeep.so", binding, &dependency);
         let run = program().run().arg("filter").arg(library.path());
         let profile = profile_of(&run);
-        let blocks = profile.site("program_allocates").samples;
-        assert_eq!(blocks, BLOCKS);
+        assert_eq!(profile.site("program_allocates").samples, BLOCKS);
+        assert_eq!(profile.site("deep_allocates").samples, 0);
     }
 }

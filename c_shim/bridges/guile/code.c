@@ -18,7 +18,7 @@
 #define IMAGES 2048
 #define STANDALONE 255 /* the system that Guile's files are for */
 #define MOST_SECTIONS 64
-/* What is known of addresses: a large program, such as Guix, has tens of thousands in its stacks. */
+/* Cached frames by address. A large program such as Guix has tens of thousands of addresses in its stacks. */
 #define BUCKETS (1 << BUCKET_BITS)
 #define BUCKET_BITS 15
 #define WAYS 2
@@ -210,7 +210,7 @@ static bool find_known(struct known *bucket, uintptr_t ip, allocsample_frame *fr
     return false;
 }
 
-/* An empty entry, or any. */
+/* An empty entry if there is one; otherwise the entry to replace. */
 static struct known *entry_for(struct known *bucket, uintptr_t ip)
 {
     for (struct known *entry = bucket; entry < bucket + WAYS; entry++)

@@ -28,7 +28,7 @@ struct guile_image {
     uintptr_t text, text_end;
     uintptr_t symbols, symbols_end, strings, strings_end;
     uintptr_t lines, lines_end;
-    struct guile_marks *_Atomic marks; /* lines.c; NULL: there are none yet */
+    struct guile_marks *_Atomic marks; /* of lines.c; NULL until the first search leaves one */
 };
 
 HIDDEN bool guile_code_make(void);

@@ -1,7 +1,7 @@
 /* Lines of Guile's compiled code: a program of DWARF's, of version 2 to 4, for each image.
  *
- * A program can be read from its beginning only, and that of a large module has tens of thousands of rows. So whoever reads it leaves
- * marks on the way, and the next one begins at the last mark before its address. */
+ * A line program can only be decoded from its start, and a large module has tens of thousands of rows. So every search leaves marks as
+ * it decodes, and later searches start at the last mark before their address. */
 #define _GNU_SOURCE
 #include "guile.h"
 #include "kit/foreign.h"
@@ -127,9 +127,9 @@ struct search {
     struct row row, best;
     uint64_t address;
     bool has_best, is_over;
-    /* Rows since the mark where it began, or since the beginning. */
+    /* Rows since the last mark, or since the start of the program. */
     size_t rows;
-    /* No row begins below the one before it, or beyond the address. */
+    /* So far addresses have only increased, and none is above the one searched for. */
     bool is_ordered;
 };
 
@@ -151,7 +151,7 @@ static void put(struct search *search)
 
 /* Rows from one mark to the next. */
 #define MARK_ROWS 256
-#define MARKS 511 /* four pages, with what is beside them */
+#define MARKS 511 /* so that struct guile_marks fills four pages */
 
 struct mark {
     struct row row;
@@ -160,12 +160,13 @@ struct mark {
 
 struct guile_marks {
     _Atomic(size_t) count;
-    /* No row begins below this address. Code at the beginning of a module has none, and is asked for whenever its function is. */
+    /* No row covers an address below this one. The start of a module has no row, yet it is looked up for every frame of the
+     * module's top-level function. */
     _Atomic(uint64_t) first;
     struct mark marks[MARKS];
 };
 
-/* Whoever cannot have it leaves no marks. */
+/* A thread that cannot take it leaves no marks. */
 static bridge_lock marking;
 
 static void begin_at_mark(const struct guile_marks *marks, struct cursor *cursor, struct search *search)
@@ -182,7 +183,7 @@ static void begin_at_mark(const struct guile_marks *marks, struct cursor *cursor
     cursor->at = mark->next;
 }
 
-/* With the lock. NULL: there is no memory. */
+/* The caller holds the lock. NULL: out of memory. */
 static struct guile_marks *marks_of(struct guile_image *image)
 {
     struct guile_marks *marks = atomic_load_explicit(&image->marks, memory_order_relaxed);
@@ -193,8 +194,8 @@ static struct guile_marks *marks_of(struct guile_image *image)
     return marks;
 }
 
-/* Rows before a mark begin at or below its own, so that a search which begins there misses none. At the end of a sequence the row is
- * that of the next one. */
+/* All rows before a mark have addresses at or below the mark's, so a search that starts there skips none that it needs. Leaves no mark
+ * at the end of a sequence, where the state is already reset for the next one. */
 static void leave_mark(struct guile_image *image, const struct cursor *cursor, const struct search *search)
 {
     bool is_within = search->row.address == search->best.address;
@@ -209,7 +210,7 @@ static void leave_mark(struct guile_image *image, const struct cursor *cursor, c
     lock_release(&marking);
 }
 
-/* After all of the program. */
+/* Called when the whole program has no row at or below the address. */
 static void note_first(struct guile_image *image, uint64_t without_rows)
 {
     if (!lock_try(&marking))

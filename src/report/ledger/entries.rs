@@ -59,11 +59,12 @@ pub(super) struct Entries<'a> {
     pub(super) rows: BTreeMap<(Account, String), Entry>,
 }
 
-/// What is left of the anonymous or shared memory of a mapping.
+/// The anonymous or shared memory of a mapping that no sampled heap accounts for.
 struct Rest {
     bytes: f64,
-    /// Sampled objects and malloc have these beside it.
+    /// Bytes of the mapping that sampled objects account for.
     objects: f64,
+    /// Bytes of the mapping that glibc's malloc accounts for.
     malloc: f64,
 }
 
@@ -187,7 +188,7 @@ impl Entries<'_> {
             .iter()
             .map(|&(start, end, _)| unknown_bytes(start, end))
             .sum();
-        // glibc's malloc has mapped its blocks by calls that are not recorded, and they are no part of the rest.
+        // glibc's own calls of mmap are not recorded, and its blocks are already accounted for.
         let of_malloc = rest.malloc.min((unknown - recorded) as f64);
         let is_without = ruled_out > 0.0 && Arenas::is_loaders(mapping);
         let (malloc, malloc_without) = match is_without {
